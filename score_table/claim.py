@@ -1,0 +1,148 @@
+"""One claimed lane: the rows this process alone may write, and the lock that says so."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+
+from score_table.layout import LANE_BLOCK, LANE_LOCKS, REGISTRY_LOCK, Geometry, Natural
+from score_table.locks import try_lock, unlock
+from score_table.segment import Segment
+
+_WORD = {name: field.offset // 8 for name, field in LANE_BLOCK.items()}
+
+
+class Claim:
+    """Rows to count in. ``cells`` has C int32 cells, ``naturals`` one row of C int64 words per kind."""
+
+    def __init__(
+        self,
+        cells: memoryview,
+        naturals: list[memoryview],
+        block: memoryview,
+        cell_limit: int,
+    ) -> None:
+        self.cells = cells
+        self.naturals = naturals
+        self.block = block
+        self.cell_limit = cell_limit
+        self.lane = -1
+        self.token = 0
+        self._lock_fd = -1
+        self._lock_inode = (0, 0)
+
+    @property
+    def private(self) -> bool:
+        """Whether these rows lie outside of the table, because no lane was free."""
+        return self.lane < 0
+
+    def bump(self, word: str, by: int = 1) -> None:
+        """Add to a counter of the lane block. Lost updates between threads are possible and harmless here."""
+        self.block[_WORD[word]] += by
+
+    def is_mine(self) -> bool:
+        """Whether the token still stands; cheap, for every step. A private claim is always its process's."""
+        return self.lane < 0 or self.block[0] == self.token
+
+    def holds_lock(self) -> bool:
+        """Whether the descriptor behind the lock is still the one that was opened for it."""
+        if self.lane < 0:
+            return True
+        try:
+            facts = os.fstat(self._lock_fd)
+        except OSError:
+            return False
+        return (facts.st_dev, facts.st_ino) == self._lock_inode
+
+    def abandon(self) -> None:
+        """Stop using the lane without touching its rows: in a forked child, or when it was lost.
+
+        Closes the own copy of the descriptor only, so that a parent's lock stays.
+        """
+        if self.lane >= 0 and self.holds_lock():
+            with contextlib.suppress(OSError):
+                os.close(self._lock_fd)
+        self._lock_fd = -1
+
+    def release(self) -> None:
+        """Give the lane back, its rows zeroed."""
+        if self.lane >= 0 and self.is_mine() and self.holds_lock():
+            _zero(self)
+            self.block[0] = 0
+        self.abandon()
+
+    @classmethod
+    def of_table(cls, segment: Segment, clock_ns: int) -> Claim | None:
+        """Claim a free lane of ``segment``; ``None`` if none is free or the registry is busy just now."""
+        geometry = segment.geometry
+        fd = segment.location.open(writable=True)
+        try:
+            facts = os.fstat(fd)
+            if (facts.st_dev, facts.st_ino) != segment.inode:
+                os.close(fd)
+                return None
+            for lane in range(geometry.lanes):
+                if try_lock(fd, LANE_LOCKS + lane):
+                    break
+            else:
+                os.close(fd)
+                return None
+            # Rows first, registry second, counting last: a reader that sees the lane counted in
+            # lanes_hi never sees what its former owner left behind.
+            claim = cls(
+                segment.row(2 + lane),
+                [segment.natural(lane, kind) for kind in Natural],
+                segment.lane_block(lane),
+                geometry.lane_cell_limit,
+            )
+            claim.block[0] = 0
+            _zero(claim)
+            for word in range(1, len(_WORD)):
+                claim.block[word] = 0
+            if not _raise_lanes_hi(segment, fd, lane + 1):
+                os.close(fd)
+                return None
+            claim.lane = lane
+            claim.token = secrets.randbits(63) | 1
+            claim._lock_fd = fd
+            claim._lock_inode = segment.inode
+            claim.block[_WORD["pid"]] = os.getpid()
+            claim.block[_WORD["claimed"]] = clock_ns
+            claim.block[0] = claim.token
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.close(fd)
+            raise
+        return claim
+
+    @classmethod
+    def outside(cls, geometry: Geometry) -> Claim:
+        """Rows in private memory, of the same shape."""
+        cells = memoryview(bytearray(4 * geometry.slots)).cast("i")
+        naturals = [memoryview(bytearray(8 * geometry.slots)).cast("q") for _ in Natural]
+        return cls(cells, naturals, memoryview(bytearray(8 * len(_WORD))).cast("Q"), geometry.lane_cell_limit)
+
+
+def _zero(claim: Claim) -> None:
+    # Cells first: what is counted twice for a moment only makes a slot look busier.
+    for row in (claim.cells, *claim.naturals):
+        row.cast("B")[:] = bytes(row.nbytes)
+
+
+def _raise_lanes_hi(segment: Segment, fd: int, wanted: int) -> bool:
+    if segment.lanes_hi >= wanted:
+        return True
+    if not try_lock(fd, REGISTRY_LOCK):
+        return False
+    try:
+        if segment.lanes_hi < wanted:
+            segment.store("lanes_hi", wanted)
+    finally:
+        unlock(fd, REGISTRY_LOCK)
+    return True
+
+
+def ask_for_lanes(segment: Segment) -> None:
+    """Say that a worker found no lane. The next table of this name will have more."""
+    segment.store("lanes_wanted", max(segment.read("lanes_wanted"), segment.geometry.lanes + 1))

@@ -1,0 +1,356 @@
+"""The lane of one worker process: what it has outstanding at each instance, counted where all can see it.
+
+A :class:`Lane` lives as long as its process uses a table. It attaches when a table is there, claims a lane,
+follows the table when it is replaced, and moves every open charge with it. It starts no thread: its owner
+calls :meth:`Lane.housekeep` about ten times a second.
+
+No caller ever waits. Every change is appended to a queue, and whoever finds the queue unattended works it
+off; a signal handler, a finalizer or another thread that comes in between only appends. So no change can
+interrupt another one halfway.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from score_table import counting
+from score_table.attachment import Attached, Attachment
+from score_table.charge import Charge, Phase
+from score_table.claim import Claim
+from score_table.errors import TableError
+from score_table.layout import PROMPT_TOKENS_LIMIT, State
+from score_table.location import Location
+from score_table.pick import PickCore, core_class
+from score_table.pick.rules import fade_of
+
+#: Prompt tokens an engine is taken to prefill per second where nobody sees the first token.
+PREFILL_RATE = 7500
+#: Seconds for which a failed request keeps its price, so that fast failures attract nothing.
+HOLD_NS = 10_000_000_000
+#: Prompt tokens of a request that does not tell, before any has told.
+FIRST_PROMPT_TOKENS = 220
+_MEAN_WEIGHT = 1 / 64
+
+
+class Mode(NamedTuple):
+    """How far the table can be believed now: ``degraded`` names the mode, "" is none."""
+
+    degraded: str
+    fade: int  #: < 0: read ``base``; else ``rest`` shifted by this
+
+
+class Lane:
+    """See the module. ``location`` as for :class:`Location`; ``clock`` gives CLOCK_MONOTONIC ns.
+
+    Nothing here raises because of a missing or broken table; ``problem`` says what is wrong with it.
+    """
+
+    def __init__(
+        self,
+        location: str,
+        *,
+        clock: Callable[[], int] = time.monotonic_ns,
+        hold_ns: int = HOLD_NS,
+        core: type[PickCore] | None = None,
+    ) -> None:
+        self.location = Location.parse(location)
+        self.mean_prompt_tokens = float(FIRST_PROMPT_TOKENS)
+        self.unmatched: dict[str, int] = {}  #: open requests per instance id that has no slot
+        self.epoch = 0  #: grows in every forked child; charges of an older one are void
+        self._clock = clock
+        self._hold_ns = hold_ns
+        self._attachment = Attachment(self.location, core or core_class())
+        self._queue: deque[tuple[Callable[[Charge], None], Charge]] = deque()
+        self._busy = threading.Lock()
+        self._open: set[Charge] = set()
+        self._timed: list[tuple[int, int, Callable[[Charge], None], Charge]] = []
+        self._order = itertools.count()
+        self._closed = False
+
+    @property
+    def attached(self) -> Attached | None:
+        """The table in use, whatever the age of its slot map; for counters and viewers."""
+        return self._attachment.now
+
+    @property
+    def problem(self) -> TableError | None:
+        """Why there is no table, as last met; ``None`` if nothing is wrong."""
+        return self._attachment.problem
+
+    # -- picking ------------------------------------------------------------------------------------------
+
+    def current(self) -> Attached | None:
+        """The table to pick from, its slot map as new as the table; ``None`` while there is no table."""
+        attached = self._attachment.now
+        if attached is None or attached.is_up_to_date():
+            return attached
+        newer = attached.with_new_directory()
+        # Kept only where housekeeping is not replacing the table right now; the next pick tries again.
+        if self._busy.acquire(blocking=False):
+            try:
+                if self._attachment.now is attached:
+                    self._attachment.now = newer
+            finally:
+                self._busy.release()
+            self._drain()
+        return newer
+
+    def mode(self, attached: Attached) -> Mode:
+        """Whether the monitor is alive, by its heartbeat; else how old its last word is."""
+        segment = attached.segment
+        silence = self._clock() - segment.read("heartbeat")
+        limit = segment.max_heartbeat_age_ns
+        if segment.state == State.READY and -limit <= silence <= limit:
+            return Mode("", -1)
+        if segment.state == State.INIT:
+            return Mode("round_robin", 0)
+        return Mode("outstanding", fade_of(silence))
+
+    def charge(
+        self, key: str, slot: int | None, attached: Attached | None, prompt_tokens: int | None
+    ) -> Charge:
+        """A charge to be opened; ``prompt_tokens`` ``None`` means the running mean of those that told."""
+        if prompt_tokens is None:
+            tokens = int(self.mean_prompt_tokens)
+        else:
+            tokens = min(max(0, int(prompt_tokens)), PROMPT_TOKENS_LIMIT)
+            self.mean_prompt_tokens += (tokens - self.mean_prompt_tokens) * _MEAN_WEIGHT
+        generation = 0
+        if slot is not None and attached is not None:
+            generation = attached.directory.holders[slot].generation
+        return Charge(key, slot, generation, tokens, self.epoch)
+
+    # -- counting -----------------------------------------------------------------------------------------
+
+    def open(self, charge: Charge, *, first_token_visible: bool = False, hold_ns: int | None = None) -> None:
+        """Count the request. ``hold_ns``: take it back by itself after that time (a pick nobody ends).
+
+        Without ``first_token_visible`` the prefill part goes after the time a prefill of that length takes.
+        """
+        now = self._clock()
+        if not first_token_visible:
+            charge.prefill_ends = now + charge.prompt_tokens * 1_000_000_000 // PREFILL_RATE
+        self._post(self._apply_open, charge)
+        if hold_ns is not None:
+            self._post_at(now + hold_ns, self._apply_close, charge)
+
+    def first_token(self, charge: Charge) -> None:
+        """The prefill is over: its part of the price is taken back, once."""
+        self._post(self._apply_first_token, charge)
+
+    def fail(self, charge: Charge, *, suspect: bool = False) -> None:
+        """The request failed at the instance: its count stays for the hold time, marked as held.
+
+        ``suspect``: the connection was refused; the monitor looks at that instance at once.
+        """
+        self._post(self._apply_suspect if suspect else self._apply_held, charge)
+        self._post_at(self._clock() + self._hold_ns, self._apply_close, charge)
+
+    def close_charge(self, charge: Charge) -> None:
+        """The request ended; harmless if it already had."""
+        self._post(self._apply_close, charge)
+
+    def close_charge_later(self, charge: Charge) -> None:
+        """As :meth:`close_charge`, for finalizers: only appends, the next step or housekeeping does it."""
+        self._queue.append((self._apply_close, charge))
+
+    def outstanding(self) -> int:
+        """Requests this process has open, held ones included."""
+        self._drain()
+        return len(self._open)
+
+    def bump(self, word: str) -> None:
+        """Add one to a counter of the lane block, where there is a table."""
+        attached = self.attached
+        if attached is not None:
+            attached.claim.bump(word)
+
+    # -- life ---------------------------------------------------------------------------------------------
+
+    def housekeep(self, now: int | None = None) -> None:
+        """One round: queued and timed changes, the table's and the lane's health. Never raises."""
+        now = self._clock() if now is None else now
+        with self._busy:
+            self._work_off()
+            while self._timed and self._timed[0][0] <= now:
+                _, _, change, charge = heapq.heappop(self._timed)
+                change(charge)
+            if not self._closed:
+                if self._attachment.look_after(now):
+                    self._count_all_again()
+                if self.unmatched:
+                    self._match_again()
+        self._drain()
+
+    def attach(self) -> None:
+        """Attach now instead of at the next housekeeping."""
+        with self._busy:
+            if self._attachment.now is None and not self._closed and self._attachment.attach(self._clock()):
+                self._count_all_again()
+        self._drain()
+
+    def after_fork(self) -> None:
+        """In the child: forget all that is the parent's, without touching its lane or its lock."""
+        self.epoch += 1
+        self._queue = deque()
+        self._busy = threading.Lock()
+        self._open = set()
+        self._timed = []
+        self.unmatched = {}
+        self._attachment.forget()
+
+    def close(self) -> None:
+        """Give the lane back. Open charges are void from now on."""
+        with self._busy:
+            self._closed = True
+            self._open.clear()
+            self._timed.clear()
+            self._attachment.release()
+            self.epoch += 1
+
+    # -- the queue ----------------------------------------------------------------------------------------
+
+    def _post(self, change: Callable[[Charge], None], charge: Charge) -> None:
+        self._queue.append((change, charge))
+        self._drain()
+
+    def _post_at(self, when: int, change: Callable[[Charge], None], charge: Charge) -> None:
+        def schedule(charge: Charge) -> None:
+            heapq.heappush(self._timed, (when, next(self._order), change, charge))
+
+        self._post(schedule, charge)
+
+    def _drain(self) -> None:
+        # The loop closes the gap between the last look at the queue and the release of the lock: a change
+        # that was appended in between found the lock taken and relies on this thread.
+        while self._queue:
+            if not self._busy.acquire(blocking=False):
+                return
+            try:
+                self._work_off()
+            finally:
+                self._busy.release()
+
+    def _work_off(self) -> None:
+        while True:
+            try:
+                change, charge = self._queue.popleft()
+            except IndexError:
+                return
+            if charge.epoch == self.epoch:
+                change(charge)
+
+    # -- changes; only ever run one at a time -------------------------------------------------------------
+
+    def _apply_open(self, charge: Charge) -> None:
+        if charge.phase != Phase.NEW:
+            return
+        charge.phase = Phase.PREFILL
+        self._open.add(charge)
+        self._count(charge, first_time=True)
+        if charge.prefill_ends:
+            entry = (charge.prefill_ends, next(self._order), self._apply_first_token, charge)
+            heapq.heappush(self._timed, entry)
+
+    def _apply_first_token(self, charge: Charge) -> None:
+        if charge.phase != Phase.PREFILL or charge.held:
+            return
+        charge.phase = Phase.DECODE
+        rows = self._rows_of(charge)
+        if rows is not None and charge.slot is not None:
+            counting.end_prefill(rows, charge, charge.slot)
+
+    def _apply_held(self, charge: Charge) -> None:
+        self._hold(charge, suspect=False)
+
+    def _apply_suspect(self, charge: Charge) -> None:
+        self._hold(charge, suspect=True)
+
+    def _hold(self, charge: Charge, *, suspect: bool) -> None:
+        if charge.phase not in (Phase.PREFILL, Phase.DECODE) or charge.held:
+            return
+        charge.held = True
+        rows = self._rows_of(charge)
+        if rows is not None and charge.slot is not None:
+            counting.hold(rows, charge.slot, suspect=suspect)
+
+    def _apply_close(self, charge: Charge) -> None:
+        if charge.phase not in (Phase.PREFILL, Phase.DECODE):
+            return
+        rows = self._rows_of(charge)
+        if charge.slot is None:
+            self._forget_unmatched(charge.key)
+        elif rows is not None:
+            counting.take_back(rows, charge, charge.slot)
+        charge.phase = Phase.CLOSED
+        self._open.discard(charge)
+
+    def _rows_of(self, charge: Charge) -> Claim | None:
+        """The rows that hold this charge now; ``None`` if they are not this process's any more."""
+        attached = self._attachment.now
+        if attached is None or attached.claim is not charge.home or not attached.claim.is_mine():
+            return None
+        return attached.claim
+
+    def _count(self, charge: Charge, *, first_time: bool) -> None:
+        attached = self._attachment.now
+        charge.home = None
+        if attached is None or charge.slot is None:
+            charge.slot = None
+            self.unmatched[charge.key] = self.unmatched.get(charge.key, 0) + 1
+            return
+        if not attached.claim.is_mine():
+            return  # lost; housekeeping claims anew and counts every open charge there
+        holder = attached.directory.holders.get(charge.slot)
+        if holder is None or holder.id != charge.key:
+            # Picked from a table, or a slot map, that has been replaced in between.
+            charge.slot = attached.directory.by_id(charge.key)
+            if charge.slot is None:
+                self.unmatched[charge.key] = self.unmatched.get(charge.key, 0) + 1
+                return
+            holder = attached.directory.holders[charge.slot]
+        counting.add(attached.claim, charge, charge.slot, holder.prices, first_time=first_time)
+        charge.home = attached.claim
+
+    def _forget_unmatched(self, key: str) -> None:
+        left = self.unmatched.get(key, 0) - 1
+        if left > 0:
+            self.unmatched[key] = left
+        else:
+            self.unmatched.pop(key, None)
+
+    def _count_all_again(self) -> None:
+        """Move every open charge to the present rows, its slot looked up by its key."""
+        attached = self._attachment.now
+        if attached is None:
+            return
+        self.unmatched = {}
+        for charge in self._open:
+            charge.slot = attached.directory.by_id(charge.key)
+            self._count(charge, first_time=False)
+
+    def _match_again(self) -> None:
+        """Give open charges without a slot one, where their instance has joined the table since."""
+        attached = self._attachment.now
+        if attached is None:
+            return
+        if not attached.is_up_to_date():
+            attached = self._attachment.now = attached.with_new_directory()
+        for charge in self._open:
+            slot = attached.directory.by_id(charge.key) if charge.slot is None else None
+            if slot is not None:
+                self._forget_unmatched(charge.key)
+                charge.slot = slot
+                self._count(charge, first_time=False)
+
+
+def live_row(attached: Attached, slots: Sequence[int], fade: int) -> list[int]:
+    """Live values of ``slots``, what this process counts outside of the table included."""
+    claim = attached.claim
+    return attached.core.live(slots, fade, claim.cells if claim.private else None)

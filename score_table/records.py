@@ -1,0 +1,145 @@
+"""Detail records: what people, exporters and viewers want to know of a slot. A pick never reads them."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+from score_table.layout import DETAIL_RECORD, DETAIL_SIZE, packing
+from score_table.segment import Segment
+
+STATES = ("new", "up", "stale", "unreachable")
+SAMPLE_FIELDS = (
+    "inflight",
+    "running",
+    "waiting",
+    "qps_1m",
+    "kv_usage",
+    "queued_tokens",
+    "throughput",
+    "kv_capacity",
+    "slots",
+)
+SCORE_PARTS = ("own", "others", "requests", "pending", "kv_demand", "speed", "score")
+
+_ESTIMATED = 1
+_BODY = DETAIL_RECORD["state"].offset
+_END = DETAIL_RECORD["reason"].offset + DETAIL_RECORD["reason"].size
+_PACK = packing(DETAIL_RECORD, first="state")
+_REASON_LIMIT = DETAIL_RECORD["reason"].size
+_ENGINE_LIMIT = DETAIL_RECORD["engine"].size
+_TRIES = 8
+
+
+@dataclass(frozen=True)
+class Detail:
+    """One slot's record; ``None`` in a sample field is *unknown*. Score parts are in requests and tokens."""
+
+    generation: int = 0
+    state: str = "new"  #: one of ``STATES``
+    reason: str = ""  #: cut to 120 bytes
+    engine: str = ""  #: cut to 16 bytes
+    estimated: bool = False
+    sample_boot_ns: int = 0  #: CLOCK_BOOTTIME, 0 = never
+    failure_boot_ns: int = 0
+    failures: int = 0
+    inflight: float | None = None
+    running: float | None = None
+    waiting: float | None = None
+    qps_1m: float | None = None
+    kv_usage: float | None = None
+    queued_tokens: float | None = None
+    throughput: float | None = None
+    kv_capacity: float | None = None
+    slots: float | None = None
+    own: float = 0.0
+    others: float = 0.0
+    requests: float = 0.0
+    pending: float = 0.0
+    kv_demand: float = 0.0
+    speed: float = 1.0
+    score: float = 0.0
+
+    def encoded(self) -> bytes:
+        """Checksum and body, without the sequence word."""
+        known = [getattr(self, name) for name in SAMPLE_FIELDS]
+        valid = sum(1 << bit for bit, value in enumerate(known) if value is not None)
+        body = _PACK.pack(
+            STATES.index(self.state),
+            _ESTIMATED if self.estimated else 0,
+            valid,
+            self.generation,
+            self.sample_boot_ns,
+            self.failure_boot_ns,
+            self.failures,
+            *(0.0 if value is None else value for value in known),
+            *(getattr(self, name) for name in SCORE_PARTS),
+            self.engine.encode()[:_ENGINE_LIMIT],
+            self.reason.encode()[:_REASON_LIMIT],
+        )
+        return struct.pack("<I", zlib.crc32(body)) + body
+
+    @classmethod
+    def decoded(cls, record: bytes) -> Detail | None:
+        """What the record says (from the checksum on); ``None`` if it is torn, damaged or of unknown state."""
+        body = record[_BODY - 8 : _END - 8]
+        if int.from_bytes(record[:4], "little") != zlib.crc32(body):
+            return None
+        state, flags, valid, generation, sample, failure, failures, *rest = _PACK.unpack(body)
+        if state >= len(STATES):
+            return None
+        fields: dict[str, Any] = {
+            name: value if valid >> bit & 1 else None
+            for bit, (name, value) in enumerate(zip(SAMPLE_FIELDS, rest, strict=False))
+        }
+        parts = dict(zip(SCORE_PARTS, rest[len(SAMPLE_FIELDS) :], strict=False))
+        return cls(
+            generation=generation,
+            state=STATES[state],
+            reason=_text(rest[-1]),
+            engine=_text(rest[-2]),
+            estimated=bool(flags & _ESTIMATED),
+            sample_boot_ns=sample,
+            failure_boot_ns=failure,
+            failures=failures,
+            **fields,
+            **parts,
+        )
+
+
+def _text(raw: bytes) -> str:
+    return raw.rstrip(b"\0").decode("utf-8", "ignore")
+
+
+def write_detail(segment: Segment, slot: int, detail: Detail) -> None:
+    """Replace the record of ``slot``. The monitor alone calls this."""
+    start = segment.geometry.detail_offset(slot)
+    words = segment.unsigned64
+    sequence = words[start // 8] | 1
+    words[start // 8] = sequence
+    encoded = detail.encoded()
+    segment.data[start + 8 : start + 8 + len(encoded)] = encoded
+    words[start // 8] = (sequence + 1) & (2**64 - 1)
+
+
+def read_detail(segment: Segment, slot: int) -> Detail | None:
+    """The record of ``slot``; ``None`` if none was written yet, or none could be read whole.
+
+    The checksum, not only the sequence word, proves that a record is whole: plain Python orders no stores
+    on machines with a weak memory model.
+    """
+    start = segment.geometry.detail_offset(slot)
+    words = segment.unsigned64
+    for _ in range(_TRIES):
+        before = words[start // 8]
+        record = bytes(segment.data[start + 8 : start + DETAIL_SIZE])
+        if before & 1 or words[start // 8] != before:
+            continue
+        if before == 0:
+            return None
+        detail = Detail.decoded(record)
+        if detail is not None:
+            return detail
+    return None
