@@ -64,7 +64,7 @@ class Lane:
         self.unmatched: dict[str, int] = {}  #: open requests per instance id that has no slot
         self.epoch = 0  #: grows in every forked child; charges of an older one are void
         self._clock = clock
-        self._hold_ns = hold_ns
+        self.hold_ns = hold_ns
         self._attachment = Attachment(self.location, core or core_class())
         self._queue: deque[tuple[Callable[[Charge], None], Charge]] = deque()
         self._busy = threading.Lock()
@@ -82,6 +82,10 @@ class Lane:
     def problem(self) -> TableError | None:
         """Why there is no table, as last met; ``None`` if nothing is wrong."""
         return self._attachment.problem
+
+    def now_ns(self) -> int:
+        """The lane's clock."""
+        return self._clock()
 
     # -- picking ------------------------------------------------------------------------------------------
 
@@ -150,7 +154,7 @@ class Lane:
         ``suspect``: the connection was refused; the monitor looks at that instance at once.
         """
         self._post(self._apply_suspect if suspect else self._apply_held, charge)
-        self._post_at(self._clock() + self._hold_ns, self._apply_close, charge)
+        self._post_at(self._clock() + self.hold_ns, self._apply_close, charge)
 
     def close_charge(self, charge: Charge) -> None:
         """The request ended; harmless if it already had."""

@@ -7,6 +7,7 @@ import grp
 import os
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -333,6 +334,10 @@ def _take_monitor_lock(place: Location, mode: int, gid: int | None) -> int:
                 "or give this one another table",
                 pid,
             )
+        if not _is_at(path, fd):
+            # Somebody removed the table, lock file included, while this one was opening it.
+            os.close(fd)
+            return _take_monitor_lock(place, mode, gid)
         if os.fstat(fd).st_uid == os.geteuid():
             if gid is not None:
                 os.fchown(fd, -1, gid)
@@ -346,6 +351,13 @@ def _take_monitor_lock(place: Location, mode: int, gid: int | None) -> int:
         os.close(fd)
         raise TableCreateFailed(place.text, f"{path} cannot be locked: {error}") from error
     return fd
+
+
+def _is_at(path: Path, fd: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False
 
 
 def _present(place: Location) -> Segment | None:

@@ -1,0 +1,121 @@
+"""One lane per process and table, with its housekeeping thread; made anew in forked children."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+import threading
+
+from score_table.lane import Lane
+
+logger = logging.getLogger("loadboard.proxy_adapter")
+
+_PERIOD_S = 0.1
+
+
+class ProcessLane:
+    """A :class:`Lane` shared by all strategies of this process that use the same table."""
+
+    def __init__(self, location: str) -> None:
+        self.lane = Lane(location)
+        self._users = 0
+        self._thread: threading.Thread | None = None
+        self._stop = threading.Event()
+        self._degraded = ""
+        self._start = threading.Lock()
+
+    def ensure_running(self) -> None:
+        """Attach and start housekeeping, once per process; cheap when it runs."""
+        if self._thread is not None:
+            return
+        with self._start:
+            if self._thread is None:
+                self.lane.attach()
+                self._stop = threading.Event()
+                thread = threading.Thread(
+                    target=self._run, args=(self._stop,), name="loadboard-housekeeping", daemon=True
+                )
+                thread.start()
+                self._thread = thread
+
+    def after_fork(self) -> None:
+        """In the child: threads and lane are the parent's; both start anew at the next pick."""
+        self._start = threading.Lock()
+        self._thread = None
+        self.lane.after_fork()
+
+    def close(self) -> None:
+        """Stop housekeeping and give the lane back."""
+        self._stop.set()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=2.0)
+        self.lane.close()
+
+    def _run(self, stop: threading.Event) -> None:
+        while not stop.wait(_PERIOD_S):
+            try:
+                self.lane.housekeep()
+                self._say_mode()
+            except Exception:
+                logger.exception("housekeeping of table %s failed; it goes on", self.lane.location.text)
+
+    def _say_mode(self) -> None:
+        """Log each change between fresh and degraded, not each pick."""
+        attached = self.lane.attached
+        degraded = self.lane.mode(attached).degraded if attached is not None else ""
+        if degraded == self._degraded:
+            return
+        table = self.lane.location.text
+        if degraded == "outstanding":
+            logger.warning(
+                "the monitor of table %s is silent: instances are chosen by what this host has outstanding",
+                table,
+            )
+        elif degraded:
+            logger.warning("table %s holds no scores yet: instances are chosen in rotation", table)
+        else:
+            logger.info("the monitor of table %s is back: instances are chosen by score", table)
+        self._degraded = degraded
+
+
+_lanes: dict[str, ProcessLane] = {}
+_guard = threading.Lock()
+
+
+def acquire(location: str) -> ProcessLane:
+    """The process's lane at ``location``; pair it with :func:`release`. ``ValueError`` for a bad name."""
+    with _guard:
+        found = _lanes.get(location)
+        if found is None:
+            found = _lanes[location] = ProcessLane(location)
+        found._users += 1
+        return found
+
+
+def release(lane: ProcessLane) -> None:
+    """The last user's release closes the lane."""
+    with _guard:
+        lane._users -= 1
+        last = lane._users <= 0
+        if last:
+            _lanes.pop(lane.lane.location.text, None)
+    if last:
+        lane.close()
+
+
+def _after_fork_in_child() -> None:
+    global _guard
+    _guard = threading.Lock()
+    for lane in _lanes.values():
+        lane.after_fork()
+
+
+def _at_exit() -> None:
+    for lane in list(_lanes.values()):
+        lane.close()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)
+atexit.register(_at_exit)

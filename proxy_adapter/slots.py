@@ -1,0 +1,87 @@
+"""Which slot each instance object has: by id, else by a unique host and port."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from proxy_adapter.contract import InstanceLike
+from score_table.attachment import Attached
+
+logger = logging.getLogger("loadboard.proxy_adapter")
+
+_LISTS_KEPT = 64
+
+
+class Mapped(NamedTuple):
+    """A list of instances, mapped. All sequences are by position in the list."""
+
+    instances: tuple[InstanceLike, ...]  #: held, so that the identities in the cache's key stay theirs
+    slots: tuple[int | None, ...]
+    keys: tuple[str, ...]  #: the id under which a request is counted
+    position: dict[int, int]  #: slot to its first position
+    candidates: Any  #: what the pick core takes; ``None`` = all slots in use
+    matched_all: bool
+
+
+class SlotMap:
+    """Keeps the maps of the lists seen lately, for one directory at a time."""
+
+    def __init__(self) -> None:
+        self._attached: Attached | None = None
+        self._maps: dict[tuple[int, ...], Mapped] = {}
+        self._told: set[str] = set()
+
+    def map(self, attached: Attached, instances: Sequence[InstanceLike]) -> Mapped:
+        """The map of ``instances`` (not empty) in the directory of ``attached``."""
+        known = self._attached
+        if known is None or known.directory is not attached.directory or known.core is not attached.core:
+            self._maps = {}
+            self._attached = attached
+        key = tuple(map(id, instances))
+        mapped = self._maps.get(key)
+        if mapped is None:
+            mapped = self._make(attached, instances)
+            if len(self._maps) >= _LISTS_KEPT:
+                self._maps = {}
+            self._maps[key] = mapped
+        return mapped
+
+    def _make(self, attached: Attached, instances: Sequence[InstanceLike]) -> Mapped:
+        directory = attached.directory
+        slots: list[int | None] = []
+        keys: list[str] = []
+        position: dict[int, int] = {}
+        for index, instance in enumerate(instances):
+            instance_id = getattr(instance, "instance_id", None)
+            slot = directory.find(
+                instance_id, getattr(instance, "host", None), getattr(instance, "port", None)
+            )
+            slots.append(slot)
+            if slot is None:
+                keys.append(str(instance_id))
+                self._tell(str(instance_id), attached)
+            else:
+                keys.append(directory.holders[slot].id)
+                position.setdefault(slot, index)
+        every = len(position) == len(directory.holders)
+        candidates = None if every else attached.core.prepare(list(position))
+        return Mapped(
+            tuple(instances),
+            tuple(slots),
+            tuple(keys),
+            position,
+            candidates,
+            None not in slots and bool(position),
+        )
+
+    def _tell(self, instance_id: str, attached: Attached) -> None:
+        if instance_id not in self._told:
+            self._told.add(instance_id)
+            logger.warning(
+                "instance %s is not in table %s, by neither id nor address: it is compared by what this process "
+                "has outstanding there; add it to the monitor's instances",
+                instance_id,
+                attached.segment.location.text,
+            )

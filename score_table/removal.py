@@ -1,0 +1,79 @@
+"""Removing a table for good, which no monitor and no reader ever does by itself."""
+
+from __future__ import annotations
+
+import os
+
+from score_table.errors import MonitorRunning, TableError
+from score_table.layout import LANE_LOCKS
+from score_table.location import Location
+from score_table.locks import try_lock, unlock
+from score_table.segment import Segment
+
+_MONITOR_LOCK_BYTE = 0
+
+
+class TableInUse(TableError):
+    """Proxy workers still count in the table. ``lanes`` are theirs."""
+
+    def __init__(self, location: str, message: str, lanes: list[int]) -> None:
+        super().__init__(location, message)
+        self.lanes = lanes
+
+
+def remove_table(location: str, *, force: bool = False) -> list[str]:
+    """Remove the table of that name, its lock file and left-over temporaries; returns the removed paths.
+
+    ``MonitorRunning`` while a monitor holds it, ``TableInUse`` while workers do (unless ``force``),
+    ``PermissionError``, ``ValueError`` for a malformed name. A table of another layout is removed as well.
+    """
+    place = Location.parse(location)
+    lock_fd = -1
+    try:
+        if place.lock_path.exists():
+            lock_fd = os.open(place.lock_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if not try_lock(lock_fd, _MONITOR_LOCK_BYTE):
+                text = os.pread(lock_fd, 32, 0).decode("ascii", "ignore").strip()
+                pid = int(text) if text.isdigit() else 0
+                raise MonitorRunning(
+                    location,
+                    f"the monitor (pid {pid or 'unknown'}) of table {location} runs: stop it first",
+                    pid,
+                )
+        if not force:
+            lanes = _lanes_in_use(place)
+            if lanes:
+                raise TableInUse(
+                    location,
+                    f"{len(lanes)} proxy worker(s) use table {location} (lanes {', '.join(map(str, lanes))}): "
+                    "stop them, or use --force; they would go on without a monitor's scores",
+                    lanes,
+                )
+        removed = []
+        for path in (place.path, *place.temporaries(), place.lock_path):
+            if path.exists():
+                path.unlink()
+                removed.append(str(path))
+        return removed
+    finally:
+        if lock_fd >= 0:
+            os.close(lock_fd)
+
+
+def _lanes_in_use(place: Location) -> list[int]:
+    try:
+        segment = Segment.open(place, writable=True)
+        fd = place.open(writable=True)
+    except TableError:
+        return []
+    try:
+        used = []
+        for lane in range(segment.lanes_hi):
+            if try_lock(fd, LANE_LOCKS + lane):
+                unlock(fd, LANE_LOCKS + lane)
+            else:
+                used.append(lane)
+        return used
+    finally:
+        os.close(fd)
+        segment.close()

@@ -1,0 +1,389 @@
+"""Lanes: exact counts on every path, and the lane's life across forks, losses, growth and restarts."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import threading
+
+import pytest
+
+from score_table.attachment import Attached
+from score_table.charge import Charge
+from score_table.identity import Identity
+from score_table.lane import Lane
+from score_table.layout import Natural, State
+from score_table.location import Location
+from score_table.segment import Segment
+from score_table.writer import TableWriter
+from tests.tables import PRICES, instance_id, make_table, publish
+from tests.waiting import wait_until
+
+
+class Clock:
+    """A clock that moves when told."""
+
+    def __init__(self) -> None:
+        self.now = 10**12
+
+    def __call__(self) -> int:
+        return self.now
+
+    def advance(self, seconds: float) -> None:
+        self.now += int(seconds * 1e9)
+
+
+def opened(lane: Lane, slot: int, tokens: int | None = 100, *, visible: bool = True) -> Charge:
+    charge = lane.charge(instance_id(slot), slot, lane.current(), tokens)
+    lane.open(charge, first_token_visible=visible)
+    return charge
+
+
+def attached(lane: Lane) -> Attached:
+    now = lane.attached
+    assert now is not None
+    return now
+
+
+def cells(lane: Lane, slots: int = 3) -> list[int]:
+    return attached(lane).claim.cells[:slots].tolist()
+
+
+def natural(lane: Lane, kind: Natural, slot: int) -> int:
+    return attached(lane).claim.naturals[kind][slot]
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def lane(table_name: str, clock: Clock) -> Lane:
+    make_table(table_name, 3).close()
+    lane = Lane(table_name, clock=clock)
+    lane.attach()
+    return lane
+
+
+def test_a_charge_costs_its_linear_price_and_each_part_is_taken_back_once(lane: Lane) -> None:
+    charge = opened(lane, 1, 1000)
+    request, prefill, kv = 1024, round(3.072 * 1000), round(0.0512 * 1000)
+    assert cells(lane) == [0, request + prefill + kv, 0]
+    assert natural(lane, Natural.PROMPT_TOKENS, 1) == 1000
+    lane.first_token(charge)
+    lane.first_token(charge)
+    assert cells(lane) == [0, request + kv, 0]
+    assert natural(lane, Natural.PROMPT_TOKENS, 1) == 0
+    assert natural(lane, Natural.KV_TOKENS, 1) == 1000
+    lane.close_charge(charge)
+    lane.close_charge(charge)
+    lane.first_token(charge)
+    lane.fail(charge)
+    assert cells(lane) == [0, 0, 0]
+    for kind, expected in ((Natural.OUTSTANDING, 0), (Natural.KV_TOKENS, 0), (Natural.DISPATCHED, 1)):
+        assert natural(lane, kind, 1) == expected
+    assert natural(lane, Natural.ENDED, 1) == 1
+    assert attached(lane).claim.block[8] == 0, "no count error"
+
+
+def test_without_a_visible_first_token_the_prefill_part_goes_after_the_time_of_a_prefill(
+    lane: Lane, clock: Clock
+) -> None:
+    opened(lane, 0, 7500, visible=False)
+    full = cells(lane)[0]
+    clock.advance(0.99)
+    lane.housekeep()
+    assert cells(lane)[0] == full
+    clock.advance(0.02)
+    lane.housekeep()
+    assert cells(lane)[0] == full - round(3.072 * 7500)
+
+
+def test_a_failed_request_keeps_its_price_for_the_hold_time_and_is_held(lane: Lane, clock: Clock) -> None:
+    charge = opened(lane, 2)
+    full = cells(lane)[2]
+    lane.fail(charge, suspect=True)
+    assert natural(lane, Natural.SUSPECTS, 2) == 1
+    clock.advance(9.9)
+    lane.housekeep()
+    assert cells(lane)[2] == full
+    assert (natural(lane, Natural.HELD, 2), natural(lane, Natural.OUTSTANDING, 2)) == (1, 1)
+    clock.advance(0.2)
+    lane.housekeep()
+    assert cells(lane)[2] == 0
+    assert (natural(lane, Natural.HELD, 2), natural(lane, Natural.OUTSTANDING, 2)) == (0, 0)
+
+
+def test_an_unknown_prompt_counts_the_running_mean_never_zero(lane: Lane) -> None:
+    first = opened(lane, 0, None)
+    assert first.prompt_tokens == 220
+    for _ in range(400):
+        lane.close_charge(opened(lane, 0, 1000))
+    assert 900 < opened(lane, 0, None).prompt_tokens <= 1000
+
+
+def test_absurd_prompt_lengths_are_cut_and_cells_stop_before_they_overflow(lane: Lane) -> None:
+    limit = attached(lane).claim.cell_limit
+    charges = [opened(lane, 0, 10**12) for _ in range(200)]
+    assert charges[0].prompt_tokens == 2**18
+    assert cells(lane)[0] == limit
+    assert attached(lane).claim.block[9] > 0, "saturation is counted"
+    for charge in charges:
+        lane.close_charge(charge)
+    assert cells(lane)[0] == 0
+    assert opened(lane, 0, -5).prompt_tokens == 0
+
+
+def test_an_add_that_comes_in_the_middle_of_another_is_not_lost(lane: Lane) -> None:
+    """A signal handler, a finalizer or another thread finds the queue attended: it only appends."""
+    with lane._busy:
+        charge = opened(lane, 0)
+        lane.close_charge_later(opened(lane, 1))
+        assert cells(lane) == [0, 0, 0]
+    lane.housekeep()
+    assert natural(lane, Natural.OUTSTANDING, 0) == 1
+    assert natural(lane, Natural.OUTSTANDING, 1) == 0
+    lane.close_charge(charge)
+    assert cells(lane) == [0, 0, 0]
+
+
+def test_a_signal_handler_that_dispatches_loses_nothing(lane: Lane) -> None:
+    got: list[Charge] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: got.append(opened(lane, 1)))
+    signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+    try:
+        mine = 0
+        while len(got) < 50:
+            lane.close_charge(opened(lane, 1))
+            mine += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    lane.housekeep()
+    assert natural(lane, Natural.OUTSTANDING, 1) == len(got)
+    assert natural(lane, Natural.DISPATCHED, 1) == len(got) + mine
+    for charge in got:
+        lane.close_charge(charge)
+    assert cells(lane) == [0, 0, 0]
+
+
+def test_threads_of_one_process_lose_no_count(lane: Lane) -> None:
+    rounds = 2000
+
+    def work() -> None:
+        for _ in range(rounds):
+            lane.close_charge(opened(lane, 0))
+            opened(lane, 1)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    lane.housekeep()
+    assert natural(lane, Natural.OUTSTANDING, 0) == 0
+    assert natural(lane, Natural.OUTSTANDING, 1) == 4 * rounds
+    assert natural(lane, Natural.DISPATCHED, 0) == 4 * rounds
+
+
+def test_housekeeping_may_collect_garbage_that_ends_requests(lane: Lane) -> None:
+    class Guard:
+        def __init__(self) -> None:
+            self.charge = opened(lane, 0)
+            self.cycle = self
+
+        def __del__(self) -> None:
+            lane.close_charge_later(self.charge)
+
+    for _ in range(20):
+        Guard()
+    gc.collect()
+    lane.housekeep()
+    assert cells(lane) == [0, 0, 0]
+
+
+def test_a_forked_child_does_not_touch_the_parent_s_lane_and_claims_its_own(
+    table_name: str, lane: Lane
+) -> None:
+    charge = opened(lane, 0)
+    before = cells(lane)[0]
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            lane.after_fork()
+            lane.close_charge(charge)
+            lane.attach()
+            mine = opened(lane, 0)
+            report = f"{attached(lane).claim.lane} {natural(lane, Natural.OUTSTANDING, 0)}"
+            lane.close_charge(mine)
+            os.write(write_end, report.encode())
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0
+    assert os.read(read_end, 100) == b"1 1"
+    assert cells(lane)[0] == before
+    assert attached(lane).claim.is_mine()
+    assert attached(lane).claim.holds_lock()
+    writer = TableWriter.open(table_name, slots=64, lanes=8)
+    assert [found.lane for found in writer.reclaim()] == [1], "only the child's lane is dead"
+    lane.close_charge(charge)
+    assert cells(lane) == [0, 0, 0]
+    writer.close()
+    os.close(read_end)
+    os.close(write_end)
+
+
+def test_a_closed_descriptor_is_noticed_and_every_open_request_moves(table_name: str, lane: Lane) -> None:
+    """A daemoniser that closes all descriptors takes the lock away."""
+    charges = [opened(lane, slot) for slot in (0, 0, 1)]
+    before = cells(lane)
+    os.close(attached(lane).claim._lock_fd)
+    writer = TableWriter.open(table_name, slots=64, lanes=8)
+    lost = writer.reclaim()
+    assert [found.outstanding for found in lost] == [3]
+    lane.close_charge(charges.pop())  # lands nowhere: that lane is not ours any more
+    lane.housekeep()
+    assert attached(lane).claim.holds_lock()
+    assert cells(lane) == [before[0], 0, 0]
+    assert writer.naturals().outstanding[:3].tolist() == [2, 0, 0]
+    for charge in charges:
+        lane.close_charge(charge)
+    assert cells(lane) == [0, 0, 0]
+    writer.close()
+
+
+def test_open_requests_follow_a_replaced_table_by_instance_id(table_name: str, lane: Lane) -> None:
+    charges = [opened(lane, slot) for slot in (0, 2, 2)]
+    lane.first_token(charges[1])
+    writer = TableWriter.open(table_name, slots=128, lanes=8)
+    for slot, old in enumerate([2, 1, 0]):
+        writer.assign(slot, Identity(instance_id(old), f"http://127.0.0.1:{9000 + old}", 1, PRICES))
+    publish(writer)
+    old_claim = attached(lane).claim
+    lane.housekeep()
+    assert attached(lane).claim is not old_claim
+    assert writer.naturals().outstanding[:3].tolist() == [2, 0, 1]
+    assert writer.naturals().prompt_tokens[:3].tolist() == [100, 0, 100]
+    assert old_claim.cells[:3].tolist() == [0, 0, 0]
+    for charge in charges:
+        lane.close_charge(charge)
+    assert cells(lane) == [0, 0, 0]
+    writer.close()
+
+
+def test_requests_opened_before_there_is_a_table_are_counted_once_it_is_there(
+    table_name: str, clock: Clock
+) -> None:
+    lane = Lane(table_name, clock=clock)
+    lane.attach()
+    assert lane.current() is None
+    assert "there is no table" in str(lane.problem)
+    charge = lane.charge(instance_id(1), None, None, 50)
+    lane.open(charge, first_token_visible=True)
+    assert lane.unmatched == {instance_id(1): 1}
+    writer = make_table(table_name, 2)
+    clock.advance(1.1)
+    lane.housekeep()
+    assert lane.problem is None
+    assert writer.naturals().outstanding[:2].tolist() == [0, 1]
+    assert lane.unmatched == {}
+    lane.close_charge(charge)
+    assert writer.naturals().outstanding[:2].tolist() == [0, 0]
+    lane.close()
+    writer.close()
+
+
+def test_an_instance_that_joins_later_gets_the_requests_it_already_has(table_name: str, clock: Clock) -> None:
+    writer = make_table(table_name, 1)
+    lane = Lane(table_name, clock=clock)
+    lane.attach()
+    charge = lane.charge("late", None, lane.current(), 50)
+    lane.open(charge, first_token_visible=True)
+    writer.assign(1, Identity("late", "http://late:1", 1, PRICES))
+    publish(writer)
+    lane.housekeep()
+    assert writer.naturals().outstanding[:2].tolist() == [0, 1]
+    lane.close_charge(charge)
+    assert writer.naturals().outstanding[:2].tolist() == [0, 0]
+    lane.close()
+    writer.close()
+
+
+def test_without_a_free_lane_a_process_counts_locally_asks_for_lanes_and_retries(
+    table_name: str, clock: Clock
+) -> None:
+    writer = make_table(table_name, 2, lanes=1)
+    first, second = Lane(table_name, clock=clock), Lane(table_name, clock=clock)
+    first.attach()
+    second.attach()
+    assert attached(second).claim.private
+    assert Segment.open(Location.parse(table_name), writable=False).read("lanes_wanted") == 2
+    charge = opened(second, 1)
+    assert cells(second, 2)[1] > 0
+    assert writer.naturals().outstanding[:2].tolist() == [0, 0]
+    first.close()
+    clock.advance(1.1)
+    second.housekeep()
+    assert not attached(second).claim.private
+    assert writer.naturals().outstanding[:2].tolist() == [0, 1]
+    second.close_charge(charge)
+    assert cells(second, 2) == [0, 0]
+    second.close()
+    writer.close()
+
+
+def test_a_lane_given_back_is_clean_and_free(table_name: str, lane: Lane) -> None:
+    opened(lane, 0)
+    lane.close()
+    writer = TableWriter.open(table_name, slots=64, lanes=8)
+    assert writer.lane_tokens() == (0,)
+    assert writer.naturals().outstanding[:3].tolist() == [0, 0, 0]
+    writer.close()
+
+
+def test_the_mode_follows_the_heartbeat(table_name: str, clock: Clock) -> None:
+    writer = make_table(table_name, 1)
+    lane = Lane(table_name, clock=clock)
+    lane.attach()
+    now = attached(lane)
+    publish(writer, now_ns=clock.now)
+    assert lane.mode(now).degraded == ""
+    clock.advance(0.99)
+    assert lane.mode(now).degraded == ""
+    clock.advance(0.02)
+    assert lane.mode(now) == ("outstanding", 0)
+    clock.advance(10)
+    assert lane.mode(now) == ("outstanding", 1)
+    clock.advance(-100)
+    assert lane.mode(now) == ("outstanding", 31), "a heartbeat far in the future is a clock mismatch"
+    writer.set_state(State.INIT)
+    assert lane.mode(now).degraded == "round_robin"
+    lane.close()
+    writer.close()
+
+
+def test_a_killed_worker_s_lane_is_emptied_and_others_are_untouched(table_name: str, lane: Lane) -> None:
+    opened(lane, 0)
+    child = os.fork()
+    if child == 0:
+        lane.after_fork()
+        lane.attach()
+        for _ in range(50):
+            opened(lane, 1)
+        os.kill(os.getpid(), signal.SIGSTOP)
+        os._exit(0)
+    writer = TableWriter.open(table_name, slots=64, lanes=8)
+    wait_until(lambda: writer.naturals().outstanding[1] == 50, what="the child's 50 requests")
+    assert writer.reclaim() == []
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    wait_until(lambda: writer.reclaim(), what="the dead lane", timeout=1.0)
+    assert writer.naturals().outstanding[:3].tolist() == [1, 0, 0]
+    assert attached(lane).claim.is_mine()
+    writer.close()

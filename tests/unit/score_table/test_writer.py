@@ -1,0 +1,230 @@
+"""The monitor's door: one monitor, adoption, replacement, totals that outlive lanes, reclaiming."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from score_table.errors import MonitorRunning, TableCreateFailed
+from score_table.identity import Identity, Prices
+from score_table.lane import Lane
+from score_table.layout import Geometry, State
+from score_table.location import Location
+from score_table.records import SAMPLE_FIELDS, SCORE_PARTS, Detail, read_detail, write_detail
+from score_table.segment import Segment
+from score_table.writer import TableWriter
+from tests.tables import PRICES, instance_id, make_table, publish
+
+
+def test_a_second_monitor_is_refused_with_the_pid_of_the_first(table_name: str) -> None:
+    first = make_table(table_name, 1)
+    with pytest.raises(MonitorRunning, match=f"pid {os.getpid()}") as caught:
+        TableWriter.open(table_name, slots=64, lanes=8)
+    assert caught.value.pid == os.getpid()
+    first.close()
+    TableWriter.open(table_name, slots=64, lanes=8).close()
+
+
+def test_a_restarted_monitor_adopts_the_table_with_its_instances(table_name: str) -> None:
+    make_table(table_name, 3).close()
+    inode = Location.parse(table_name).path.stat().st_ino
+    again = TableWriter.open(table_name, slots=64, lanes=8)
+    assert again.adopted
+    assert again.n == 3
+    identity = again.identity(2)
+    assert identity is not None
+    assert identity.id == instance_id(2)
+    assert Location.parse(table_name).path.stat().st_ino == inode
+    again.close()
+
+
+def test_a_clean_stop_leaves_the_table_stopped(table_name: str) -> None:
+    make_table(table_name, 1).close()
+    assert Segment.open(Location.parse(table_name), writable=False).state == State.STOPPED
+
+
+@pytest.mark.parametrize(("slots", "lanes"), [(128, 8), (64, 16)])
+def test_a_larger_table_replaces_the_former_one_which_is_retired(
+    table_name: str, slots: int, lanes: int
+) -> None:
+    make_table(table_name, 1).close()
+    old = Segment.open(Location.parse(table_name), writable=False)
+    writer = TableWriter.open(table_name, slots=slots, lanes=lanes)
+    assert not writer.adopted
+    assert old.state == State.RETIRED
+    assert (writer.capacity, writer.lanes) == (slots, lanes)
+    writer.close()
+
+
+def test_lanes_that_were_wanted_are_there_in_the_next_table(table_name: str) -> None:
+    make_table(table_name, 1, lanes=2).close()
+    Segment.open(Location.parse(table_name), writable=True).store("lanes_wanted", 3)
+    writer = TableWriter.open(table_name, slots=64, lanes=2)
+    assert (writer.adopted, writer.lanes) == (False, 3)
+    writer.close()
+
+
+def test_a_table_of_another_layout_is_replaced(table_name: str) -> None:
+    path = Location.parse(table_name).path
+    path.write_bytes(b"not a table at all" * 1000)
+    path.chmod(0o600)
+    writer = TableWriter.open(table_name, slots=64, lanes=8)
+    assert not writer.adopted
+    writer.close()
+
+
+def test_left_over_temporaries_are_removed_by_the_monitor(table_name: str) -> None:
+    temporary = Location.parse(table_name).temporary()
+    os.close(temporary.create(4096))
+    writer = make_table(table_name, 1)
+    assert Location.parse(table_name).temporaries() == []
+    writer.close()
+
+
+def test_an_unknown_group_and_a_missing_directory_are_clear_errors(table_name: str, tmp_path: Path) -> None:
+    with pytest.raises(TableCreateFailed, match="no group 'nobody-has-this'"):
+        TableWriter.open(table_name, slots=64, lanes=8, group="nobody-has-this")
+    with pytest.raises(TableCreateFailed, match="create it first"):
+        TableWriter.open(str(tmp_path / "missing" / "table"), slots=64, lanes=8)
+
+
+def test_the_mode_is_the_configured_one_also_after_adoption(table_name: str) -> None:
+    make_table(table_name, 1).close()
+    TableWriter.open(table_name, slots=64, lanes=8, mode=0o640).close()
+    place = Location.parse(table_name)
+    assert stat.S_IMODE(place.path.stat().st_mode) == 0o640
+    assert stat.S_IMODE(place.lock_path.stat().st_mode) == 0o640
+
+
+def test_totals_outlive_the_lanes_they_were_counted_in(table_name: str) -> None:
+    writer = make_table(table_name, 2)
+    for round_number in (1, 2, 3):
+        lane = Lane(table_name)
+        lane.attach()
+        charge = lane.charge(instance_id(1), 1, lane.current(), 10)
+        lane.open(charge)
+        assert writer.naturals().dispatched[1] == round_number
+        lane.close_charge(charge)
+        writer.naturals()
+        lane.close()
+        naturals = writer.naturals()
+        assert naturals.dispatched[1] == round_number
+        assert naturals.ended[1] == round_number
+    writer.close()
+
+
+def test_a_slot_is_reusable_only_when_no_lane_counts_there(table_name: str) -> None:
+    writer = make_table(table_name, 2)
+    lane = Lane(table_name)
+    lane.attach()
+    charge = lane.charge(instance_id(1), 1, lane.current(), 10)
+    lane.open(charge)
+    assert writer.slot_reusable(0)
+    assert not writer.slot_reusable(1)
+    lane.close_charge(charge)
+    assert writer.slot_reusable(1)
+    lane.close()
+    writer.close()
+
+
+def test_a_living_worker_s_lane_is_never_reclaimed(table_name: str) -> None:
+    writer = make_table(table_name, 1)
+    lane = Lane(table_name)
+    lane.attach()
+    lane.open(lane.charge(instance_id(0), 0, lane.current(), 10))
+    assert writer.reclaim() == []
+    assert writer.naturals().outstanding[0] == 1
+    lane.close()
+    writer.close()
+
+
+def test_a_released_slot_has_no_identity_and_membership_moves(table_name: str) -> None:
+    writer = make_table(table_name, 2)
+    segment = Segment.open(Location.parse(table_name), writable=False)
+    before = segment.read("membership")
+    writer.release_slot(0)
+    assert segment.read("membership") == before + 1
+    assert writer.identity(0) is None
+    assert writer.identity(1) is not None
+    writer.close()
+
+
+def test_what_does_not_fit_an_identity_block_is_refused_by_name(table_name: str) -> None:
+    writer = make_table(table_name, 1)
+    with pytest.raises(ValueError, match="url of instance 'x' has 400 bytes, the table holds 300"):
+        writer.assign(1, Identity("x", "http://" + "h" * 393, 1, PRICES))
+    with pytest.raises(ValueError, match="price request is nan"):
+        writer.assign(1, Identity("x", "http://h", 1, Prices(float("nan"), 0, 0)))
+    with pytest.raises(IndexError, match="slot 64"):
+        writer.assign(64, Identity("x", "http://h", 1, PRICES))
+    assert writer.n == 1
+    writer.close()
+
+
+def test_prices_are_bounded_so_that_no_dispatch_costs_more_than_the_limit() -> None:
+    bounded = Prices(1024, 1e9, 5.0).bounded()
+    longest = round(bounded.request) + round(bounded.prompt_token * 2**18) + round(bounded.kv_token * 2**18)
+    assert longest <= 2**20
+    assert Prices(1024, 3.072, 0.0512).bounded() == Prices(1024, 3.072, 0.0512)
+
+
+def test_identities_survive_their_encoding_and_damage_is_noticed() -> None:
+    identity = Identity("ü/1", "http://[::1]:8000/v", 7, PRICES, {"model": "m", "role": "prefill"})
+    block = identity.encoded()
+    assert Identity.decoded(block) == identity
+    assert Identity.decoded(bytes(len(block))) is None
+    for position in (0, 5, 20, 60, 300, 600):
+        damaged = bytearray(block)
+        damaged[position] ^= 1
+        assert Identity.decoded(bytes(damaged)) is None
+
+
+def test_detail_records_keep_unknown_apart_from_zero(tmp_path: Path) -> None:
+    segment = Segment.create(
+        Location.parse(str(tmp_path / "table")),
+        Geometry(16, 1),
+        mode=0o600,
+        gid=None,
+        max_heartbeat_age_ns=10**9,
+    )
+    assert read_detail(segment, 3) is None
+    detail = Detail(
+        generation=2, state="up", engine="vllm", reason="é" * 200, inflight=0.0, kv_usage=None, own=1.5
+    )
+    write_detail(segment, 3, detail)
+    back = read_detail(segment, 3)
+    assert back is not None
+    assert back.inflight == 0.0
+    assert back.kv_usage is None
+    assert back.reason == "é" * 60
+    assert back.own == 1.5
+    every = Detail(**dict.fromkeys((*SAMPLE_FIELDS, *SCORE_PARTS), 0.25))
+    write_detail(segment, 3, every)
+    assert read_detail(segment, 3) == every
+
+
+def test_a_detail_record_that_is_being_written_is_not_read(tmp_path: Path) -> None:
+    segment = Segment.create(
+        Location.parse(str(tmp_path / "table")),
+        Geometry(16, 1),
+        mode=0o600,
+        gid=None,
+        max_heartbeat_age_ns=10**9,
+    )
+    write_detail(segment, 0, Detail(generation=1))
+    word = segment.geometry.detail_offset(0) // 8
+    segment.unsigned64[word] += 1
+    assert read_detail(segment, 0) is None
+
+
+def test_publish_stores_the_heartbeat_and_makes_the_table_ready(table_name: str) -> None:
+    writer = make_table(table_name, 2)
+    publish(writer, [3.0, -1.0], now_ns=123)
+    segment = Segment.open(Location.parse(table_name), writable=False)
+    assert segment.read("heartbeat") == 123
+    assert segment.state == State.READY
+    assert segment.row(0)[:2].tolist() == [3072, -1024]
+    writer.close()
