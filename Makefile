@@ -41,8 +41,8 @@ format: install  ## Reformat the code
 test-real: install  ## Test against two real vLLM servers (needs Python 3.11, 3 GB of disk, some minutes)
 	$(BIN)/python -m tests.real
 
-bench: install  ## Measure the pick and the counting (ratios; CHECK=1 fails where a goal is missed)
-	$(BIN)/python -m bench.selection $(if $(CHECK),--check)
+bench: install  ## Measure what a pick costs (ratios)
+	$(BIN)/python -m bench.selection
 
 clean:  ## Remove virtual environments and caches
 	rm -rf $(VENV) .venv-real .real build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,135 @@
+"""The documents say what the program does: every option, field, status and command."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from loadboard import exits
+from loadboard.cli import build_parser
+from proxy_adapter.factory import ALIASES, STRATEGIES
+from score_table.pick import CORES
+from score_table.reader import InstanceFacts, LaneFacts, TableSnapshot
+from tests.tables import make_table
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+COMMANDS = (ROOT / "docs" / "commands.md").read_text()
+PAGES = {page.name: page.read_text() for page in (ROOT / "docs").glob("*.md")}
+
+_PAGE_OF = {"run": "configuration.md", "proxy": "demo-proxy.md"}
+
+
+def _commands() -> dict[str, argparse.ArgumentParser]:
+    actions = build_parser()._actions
+    found = next(action for action in actions if isinstance(action, argparse._SubParsersAction))
+    return dict(found.choices)
+
+
+def _options() -> list[tuple[str, str]]:
+    return [
+        (command, flag)
+        for command, parser in _commands().items()
+        for action in parser._actions
+        for flag in action.option_strings
+        if flag not in ("-h", "--help")
+    ]
+
+
+@pytest.mark.parametrize(("command", "flag"), _options())
+def test_every_option_stands_in_its_page(command: str, flag: str) -> None:
+    assert f"`{flag}" in PAGES[_PAGE_OF.get(command, "commands.md")]
+
+
+@pytest.mark.parametrize("command", sorted(_commands()))
+def test_every_command_stands_in_the_commands_page(command: str) -> None:
+    assert f"| `loadboard {command}` |" in COMMANDS
+
+
+@pytest.mark.parametrize("facts", [TableSnapshot, LaneFacts, InstanceFacts])
+def test_every_field_of_dump_stands_in_the_commands_page(facts: Any) -> None:
+    for field in dataclasses.fields(facts):
+        assert f"| `{field.name}` |" in COMMANDS, field.name
+
+
+def test_every_exit_status_stands_in_the_commands_page() -> None:
+    statuses = {value for name, value in vars(exits).items() if name.isupper() and isinstance(value, int)}
+    for status in statuses:
+        assert f"| {status} |" in COMMANDS, status
+
+
+def test_every_pick_core_stands_in_the_commands_page() -> None:
+    for name in CORES:
+        assert f"`{name}`" in COMMANDS
+
+
+def test_the_readme_has_every_strategy_with_its_aliases_and_the_planned_one() -> None:
+    section = README.split("## Proxy Instance selection strategies")[1].split("\n## ")[0]
+    for name in STRATEGIES:
+        line = next(line for line in section.splitlines() if line.startswith(f"| `{name}`"))
+        for alias, target in ALIASES.items():
+            assert (f"`{alias}`" in line) == (target == name), (alias, line)
+        assert "| available |" in line
+    assert re.search(r"\| `kv_aware` \|.*\| planned \|", section)
+    assert "--strategy least_load" in section
+    assert "PROXY_INSTANCE_STRATEGY=least_load" in section
+
+
+def _command_lines() -> list[str]:
+    found = []
+    for text in (README, *PAGES.values()):
+        for block in re.findall(r"```console\n(.*?)```", text, re.S):
+            joined = block.replace("\\\n", " ")
+            found += [line[2:] for line in joined.splitlines() if line.startswith("$ ")]
+    return found
+
+
+@pytest.mark.parametrize("line", [line for line in _command_lines() if "loadboard " in line.split("#")[0]])
+def test_every_command_line_in_the_documents_is_one_the_program_takes(line: str) -> None:
+    words = shlex.split(line, comments=True)
+    if "loadboard" not in words:
+        pytest.skip("not a command of ours")
+    build_parser().parse_args(words[words.index("loadboard") + 1 :])
+
+
+@pytest.mark.parametrize("line", [line for line in _command_lines() if line.startswith("make ")])
+def test_every_make_target_in_the_documents_exists(line: str) -> None:
+    target = shlex.split(line, comments=True)[1]
+    assert re.search(rf"^{re.escape(target)}:", (ROOT / "Makefile").read_text(), re.M)
+
+
+def test_the_embedding_example_of_the_readme_runs_and_counts(
+    table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOADBOARD_TABLE", table_name)
+    example = README.split("### In your own proxy")[1].split("```python\n")[1].split("```")[0]
+    writer = make_table(table_name, 2)
+    namespace: dict[str, Any] = {"__name__": "example"}
+    exec(compile(example, "README.md", "exec", dont_inherit=True), namespace)
+    seen: list[str] = []
+
+    def send(instance: Any) -> str:
+        seen.append(instance.instance_id)
+        return "answer"
+
+    try:
+        assert [namespace["handle"](100, send) for _ in range(4)] == ["answer"] * 4
+        assert set(seen) == {"10.0.0.1:8000", "10.0.0.2:8000"}
+        assert namespace["strategy"].status()["table"] == table_name
+        handler = [line for line in example.split("strategy = ")[1].splitlines() if line.strip()]
+        assert len(handler) <= 10
+    finally:
+        namespace["strategy"].close()
+        writer.close()
+
+
+def test_links_between_the_documents_lead_somewhere() -> None:
+    for page, text in {"README.md": README, **{f"docs/{name}": body for name, body in PAGES.items()}}.items():
+        for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
+            assert ((ROOT / page).parent / target).exists(), (page, target)
