@@ -1,0 +1,60 @@
+"""``loadboard check FILE``: whether the monitor would accept a configuration file."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from loadboard.exits import BAD_CONFIG, OK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from monitor.config import MonitorConfig
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the ``loadboard`` parser."""
+    parser = commands.add_parser(
+        "check",
+        help="check a configuration file",
+        description="Check a configuration file on its own, without flags and environment. Tokens and "
+        "certificates that it points at are not looked up, since they may be the service's alone.",
+    )
+    parser.add_argument("file", metavar="FILE", type=Path, help="the file, as for `loadboard run --config`")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """0 and a summary on stdout, or 78 (``EX_CONFIG``) and one line per problem on stderr."""
+    from monitor.config import ConfigError, load_config
+
+    try:
+        config = load_config(args.file, {}, {}, resolve=False)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return BAD_CONFIG
+    count = len(config.instances)
+    print(
+        f"{args.file}: ok ({count} instance{'' if count == 1 else 's'}, "
+        f"score {config.score}, table {config.table})"
+    )
+    for line in _summary(config):
+        print(f"  {line}")
+    return OK
+
+
+def _summary(config: MonitorConfig) -> Iterator[str]:
+    """What differs from the defaults, and what was not checked."""
+    from monitor.config import options
+
+    for option in options():
+        value = option.read(config)
+        if value != option.default:
+            yield f"{option.key_path} = {value} (default {option.default})"
+    for index, instance in enumerate(config.instances):
+        for key in ("bearer_token_env", "bearer_token_file", "ca_file"):
+            if getattr(instance, key):
+                yield f"instances[{index}].{key}: looked up when the monitor starts, not checked here"

@@ -1,0 +1,24 @@
+"""The monitor's configuration: one model, from which keys, flags, variables and defaults all follow."""
+
+from __future__ import annotations
+
+from monitor.config.joint import MonitorConfig
+from monitor.config.load import load_config
+from monitor.config.model import InflightKv, InstanceConfig, Settings, TokenAware
+from monitor.config.options import Option, add_option_flags, flags_from, options
+from monitor.config.problems import ConfigError, Problem
+
+__all__ = [
+    "load_config",
+    "MonitorConfig",
+    "Settings",
+    "TokenAware",
+    "InflightKv",
+    "InstanceConfig",
+    "ConfigError",
+    "Problem",
+    "Option",
+    "options",
+    "add_option_flags",
+    "flags_from",
+]

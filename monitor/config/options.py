@@ -1,0 +1,125 @@
+"""Every option as a key of the file, a flag and an environment variable, derived from the model."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from monitor.config.fields import choices_of, extra, key_of, kind_of, range_of, section_of
+from monitor.config.model import Settings
+
+VARIABLE_PREFIX = "LOADBOARD_"
+
+_METAVARS = {"a number": "NUMBER", "a whole number": "INTEGER"}
+
+
+@dataclass(frozen=True)
+class Option:
+    """One option, the same for all instances."""
+
+    key_path: str  #: its place in the file, as in ``token_aware.kv_limit``
+    flag: str  #: ``--token-aware-kv-limit``
+    env: str  #: ``LOADBOARD_TOKEN_AWARE_KV_LIMIT``
+    default: float | int | str
+    help: str
+    range: str  #: the allowed values in words
+    kind: str  #: "a number", "a whole number" or "a text"
+    choices: tuple[str, ...]  #: empty where it is not one of a list
+    reloadable: bool  #: whether SIGHUP applies a change; otherwise it needs a restart
+    attributes: tuple[str, ...]  #: the way to its value in ``MonitorConfig``
+
+    def parse(self, text: str) -> float | int | str:
+        """The value of a flag or variable; ranges are left to the model. ``ValueError`` if it is no number."""
+        try:
+            if self.kind == "a whole number":
+                return int(text)
+            return float(text) if self.kind == "a number" else text
+        except ValueError:
+            raise ValueError(f"{text!r} is not {self.kind}: use {self.range}") from None
+
+    def read(self, config: Settings) -> float | int | str:
+        """The option's value in ``config``."""
+        value: Any = config
+        for name in self.attributes:
+            value = getattr(value, name)
+        return value  # type: ignore[no-any-return]
+
+
+def options() -> list[Option]:
+    """All options, in the order of the model."""
+    return list(_options(Settings, (), ()))
+
+
+def add_option_flags(parser: argparse.ArgumentParser) -> None:
+    """Give ``parser`` a flag per option. What was not given leaves no trace in the namespace, so that the
+    environment and the file keep their say."""
+    group = parser.add_argument_group(
+        "configuration", "each is also a key of the file and a variable; a flag wins over both"
+    )
+    for option in options():
+        allowed = option.range.replace("`", "")
+        facts = f"{allowed}; default {option.default!r}; {option.env}"
+        group.add_argument(
+            option.flag,
+            dest=_destination(option),
+            default=argparse.SUPPRESS,
+            metavar=_METAVARS.get(option.kind, "TEXT"),
+            help=f"{option.help} ({facts})".replace("%", "%%"),
+        )
+
+
+def flags_from(args: argparse.Namespace) -> dict[str, str]:
+    """The options given as flags, by key path."""
+    given = vars(args)
+    return {
+        option.key_path: given[_destination(option)] for option in options() if _destination(option) in given
+    }
+
+
+def near_misses(env: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Variables of ``env`` that are no option but look like one, each with the one it looks like.
+
+    Others that begin alike are left alone: container platforms make them up from names of services.
+    """
+    known = [option.env for option in options()]
+    for name in sorted(env):
+        if name.startswith(VARIABLE_PREFIX) and name not in known:
+            for near in difflib.get_close_matches(name, known, n=1, cutoff=0.9):
+                yield name, near
+
+
+def _destination(option: Option) -> str:
+    # No other command's argument can have a dot in its name.
+    return f"option.{option.key_path}"
+
+
+def _options(model: type[BaseModel], keys: tuple[str, ...], names: tuple[str, ...]) -> Iterator[Option]:
+    for name, field in model.model_fields.items():
+        path, way = (*keys, key_of(name, field)), (*names, name)
+        section = section_of(field)
+        if section is not None:
+            yield from _options(section, path, way)
+        else:
+            yield _option(field, path, way)
+
+
+def _option(field: FieldInfo, keys: tuple[str, ...], names: tuple[str, ...]) -> Option:
+    words = "_".join(keys)
+    return Option(
+        key_path=".".join(keys),
+        flag="--" + words.replace("_", "-"),
+        env=VARIABLE_PREFIX + words.upper(),
+        default=field.default,
+        help=field.description or "",
+        range=range_of(field),
+        kind=kind_of(field),
+        choices=choices_of(field),
+        reloadable=bool(extra(field, "reloadable")),
+        attributes=names,
+    )
