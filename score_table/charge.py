@@ -25,6 +25,7 @@ class Charge:
         "added_kv",
         "added_prefill",
         "added_request",
+        "dispatched",
         "epoch",
         "generation",
         "held",
@@ -44,6 +45,7 @@ class Charge:
         self.epoch = epoch
         self.phase = Phase.NEW
         self.held = False
+        self.dispatched = False  #: counted in the running total of dispatches, which happens once
         self.home: object | None = None  #: the claim whose rows hold the count
         self.added_request = 0
         self.added_prefill = 0

@@ -8,10 +8,10 @@ from score_table.identity import Prices
 from score_table.layout import Natural
 
 
-def add(rows: Claim, charge: Charge, slot: int, prices: Prices, *, first_time: bool) -> None:
+def add(rows: Claim, charge: Charge, slot: int, prices: Prices) -> None:
     """Count ``charge`` at ``slot``, all of what its phase asks for; remembers what was really added.
 
-    Cells first, natural units second. ``first_time`` is false where a charge only moves to other rows.
+    Cells first, natural units second. The total of dispatches counts a charge once, however often it moves.
     """
     tokens, in_prefill = charge.prompt_tokens, charge.phase == Phase.PREFILL
     room = rows.cell_limit - rows.cells[slot]
@@ -30,7 +30,8 @@ def add(rows: Claim, charge: Charge, slot: int, prices: Prices, *, first_time: b
         naturals[Natural.PROMPT_TOKENS][slot] += tokens
     if charge.held:
         naturals[Natural.HELD][slot] += 1
-    if first_time:
+    if not charge.dispatched:
+        charge.dispatched = True
         naturals[Natural.DISPATCHED][slot] += 1
 
 

@@ -257,7 +257,7 @@ class Lane:
             return
         charge.phase = Phase.PREFILL
         self._open.add(charge)
-        self._count(charge, first_time=True)
+        self._count(charge)
         if charge.prefill_ends:
             entry = (charge.prefill_ends, next(self._order), self._apply_first_token, charge)
             heapq.heappush(self._timed, entry)
@@ -302,7 +302,7 @@ class Lane:
             return None
         return attached.claim
 
-    def _count(self, charge: Charge, *, first_time: bool) -> None:
+    def _count(self, charge: Charge) -> None:
         attached = self._attachment.now
         charge.home = None
         if attached is None or charge.slot is None:
@@ -319,7 +319,7 @@ class Lane:
                 self.unmatched[charge.key] = self.unmatched.get(charge.key, 0) + 1
                 return
             holder = attached.directory.holders[charge.slot]
-        counting.add(attached.claim, charge, charge.slot, holder.prices, first_time=first_time)
+        counting.add(attached.claim, charge, charge.slot, holder.prices)
         charge.home = attached.claim
 
     def _forget_unmatched(self, key: str) -> None:
@@ -337,7 +337,7 @@ class Lane:
         self.unmatched = {}
         for charge in self._open:
             charge.slot = attached.directory.by_id(charge.key)
-            self._count(charge, first_time=False)
+            self._count(charge)
 
     def _match_again(self) -> None:
         """Give open charges without a slot one, where their instance has joined the table since."""
@@ -351,7 +351,7 @@ class Lane:
             if slot is not None:
                 self._forget_unmatched(charge.key)
                 charge.slot = slot
-                self._count(charge, first_time=False)
+                self._count(charge)
 
 
 def live_row(attached: Attached, slots: Sequence[int], fade: int) -> list[int]:

@@ -294,7 +294,9 @@ def test_requests_opened_before_there_is_a_table_are_counted_once_it_is_there(
     assert writer.naturals().outstanding[:2].tolist() == [0, 1]
     assert lane.unmatched == {}
     lane.close_charge(charge)
-    assert writer.naturals().outstanding[:2].tolist() == [0, 0]
+    naturals = writer.naturals()
+    assert naturals.outstanding[:2].tolist() == [0, 0]
+    assert (naturals.dispatched[1], naturals.ended[1]) == (1, 1)
     lane.close()
     writer.close()
 
