@@ -256,7 +256,7 @@ DETAIL_RECORD = _placed(
     ("speed", "d", "monitor", "score part: time per output token relative to the fleet"),
     ("score", "d", "monitor", "the exact score at the last tick, in requests"),
     ("engine", "16s", "monitor", "engine found, UTF-8, zero padded"),
-    ("reason", "120s", "monitor", "why the state is not *up*, or what was missed, UTF-8, zero padded"),
+    ("reason", "304s", "monitor", "why the state is not *up*, or what was missed, UTF-8, zero padded"),
 )
 
 LANE_BLOCK_SIZE = 256

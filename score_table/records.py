@@ -39,7 +39,7 @@ class Detail:
 
     generation: int = 0
     state: str = "new"  #: one of ``STATES``
-    reason: str = ""  #: cut to 120 bytes
+    reason: str = ""  #: cut to 304 bytes
     engine: str = ""  #: cut to 16 bytes
     estimated: bool = False
     sample_boot_ns: int = 0  #: CLOCK_BOOTTIME, 0 = never

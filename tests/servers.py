@@ -105,23 +105,28 @@ async def _listening(
     tls: ssl.SSLContext | None,
 ) -> AsyncIterator[int]:
     tasks: set[asyncio.Task[None]] = set()
+    closing = False
 
     async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        tasks.add(task)
-        # A connection that breaks, or that the end of the block ends, is no error of the server's.
-        with contextlib.suppress(OSError, EOFError, asyncio.CancelledError):
-            try:
-                await talk(reader, writer)
-            finally:
-                writer.transport.abort()
-                tasks.discard(task)
+        # A connection that breaks is no error of the server's.
+        with contextlib.suppress(OSError, EOFError):
+            await talk(reader, writer)
 
-    listener = await asyncio.start_server(connection, host, port, ssl=tls)
+    def accepted(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if closing:
+            writer.transport.abort()
+            return
+        task = asyncio.ensure_future(connection(reader, writer))
+        tasks.add(task)
+        # Not in the task: one that is cancelled before its first step would never come to it.
+        task.add_done_callback(lambda _: writer.transport.abort())
+        task.add_done_callback(tasks.discard)
+
+    listener = await asyncio.start_server(accepted, host, port, ssl=tls)
     try:
         yield listener.sockets[0].getsockname()[1]
     finally:
+        closing = True
         listener.close()
         for task in list(tasks):
             task.cancel()

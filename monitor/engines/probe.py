@@ -76,8 +76,13 @@ class Prober:
         return None
 
     def failed(self, path: str) -> None:
-        """The request for ``path`` had no answer. That says nothing of the endpoint, so it stays in use."""
-        if self._known is not None:
+        """The request for ``path`` had no answer. That says nothing of the endpoint, so it stays in use.
+
+        While the engine is unknown the others get their turn: one that hangs must not hide those that work.
+        """
+        if self._known is None:
+            self._next_turn()
+        else:
             self._setback(path)
 
     def restarted(self) -> None:
