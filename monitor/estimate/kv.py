@@ -1,0 +1,71 @@
+"""Demand for KV cache per instance, as a share of its capacity.
+
+::
+
+    demand    = (own KV tokens + prompt_tokens * others + generated_tokens * n) / capacity
+    corrected = polled usage + (own KV tokens now - own KV tokens at that poll) / capacity
+    k         = max(demand, corrected)
+
+``demand`` sees what waits in the queue, which no gauge shows; ``corrected`` sees what others hold. A polled
+usage alone would be the same for every pick between two polls, and with the weight it needs all hosts would
+run to the same instance.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.estimate.typical import median
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+#: Above this a demand says nothing more, and every mode clamps long before.
+MOST = 1e6
+
+
+@dataclass(frozen=True)
+class KvView:
+    """What :func:`kv_demand` works on, arrays over slots; NaN is *unknown*."""
+
+    own_tokens: FloatArray  #: KV tokens of this host's outstanding requests, >= 0
+    others: FloatArray  #: requests of others, signed
+    n: FloatArray  #: requests in the instance, >= 0
+    usage: FloatArray  #: polled usage 0..1, NaN unless from a sample that counts
+    tokens_at_poll: FloatArray  #: ``own_tokens`` when ``usage`` was polled
+    capacity: FloatArray  #: tokens, > 0
+    known: BoolArray  #: the instance's sample counts, so that ``others`` is its own
+
+
+def kv_demand(
+    view: KvView, prompt_tokens: float, generated_tokens: float, nominal_capacity: float
+) -> FloatArray:
+    """KV demand per slot, >= 0 and finite.
+
+    ``prompt_tokens`` and ``generated_tokens`` are what a request of others holds, and what any request has
+    generated so far, on average. Unknown capacity: the polled usage alone. Nothing polled that counts: own
+    tokens over the capacity (the fleet's median, or the nominal one, where it is unknown) plus the fleet's
+    median of what is not its own.
+    """
+    sized = np.isfinite(view.capacity)
+    typical_capacity = median(view.capacity[sized]) or nominal_capacity
+    capacity = np.where(sized, view.capacity, typical_capacity)
+
+    own = view.own_tokens / capacity
+    demand = np.maximum(
+        (view.own_tokens + prompt_tokens * view.others + generated_tokens * view.n) / capacity, 0
+    )
+    polled = np.isfinite(view.usage)
+    delta = np.where(sized, (view.own_tokens - view.tokens_at_poll) / capacity, 0.0)
+    corrected = np.maximum(np.where(polled, view.usage, 0.0) + delta, 0.0)
+
+    by_demand = sized & view.known
+    k = np.where(by_demand, np.maximum(demand, np.where(polled, corrected, 0.0)), corrected)
+    measured = polled | by_demand
+    if not measured.all():
+        foreign = median(np.maximum(k - own, 0.0)[measured])
+        k = np.where(measured, k, demand if foreign is None else own + foreign)
+    return np.minimum(k, MOST)

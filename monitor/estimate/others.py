@@ -1,0 +1,113 @@
+"""How many requests of others each instance has: a low-pass of what the polls say beyond this host's own.
+
+::
+
+    others = EMA_tau(polled running + waiting - (own - held) at that poll)     signed, tau = max(10 s, 3 polls)
+
+Held requests failed: the engine does not have them, so they are no part of what is its own there. Polls come
+irregularly, so a step weighs ``1 - exp(-dt/tau)``. The value in use is never a stale one: where nothing is
+known now, it is the fleet's median, and the low-pass goes on from there. (A newcomer that started at its own
+empty queue instead would draw the traffic of every host at once.)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.estimate.typical import median
+
+FloatArray = NDArray[np.float64]
+BoolArray = NDArray[np.bool_]
+
+TAU_FLOOR_S = 10.0
+TAU_POLLS = 3.0
+#: Time constant with which the last values fade while nothing at all is known of the fleet.
+FADE_S = 60.0
+
+
+def tau_s(interval_s: float) -> float:
+    """The low-pass's time constant in seconds for an instance polled every ``interval_s``."""
+    return max(TAU_FLOOR_S, TAU_POLLS * interval_s)
+
+
+def low_pass(value: float, sample: float, dt_s: float, tau_s: float) -> float:
+    """``value`` moved towards ``sample`` for ``dt_s`` seconds; a negative ``dt_s`` counts as 0."""
+    return value + (sample - value) * -math.expm1(-max(dt_s, 0.0) / tau_s)
+
+
+class Others:
+    """The low-passed load of everyone else, per slot, in requests, signed."""
+
+    def __init__(self, capacity: int) -> None:
+        self._value = np.zeros(capacity)
+        self._in_use = np.zeros(capacity)
+        self._typical = 0.0
+        self._seeded = np.zeros(capacity, dtype=np.bool_)
+        self._jumped = np.zeros(capacity, dtype=np.bool_)
+        self._at_ns = np.zeros(capacity, dtype=np.int64)
+
+    def clear(self, slot: int) -> None:
+        """Forget the slot: a new instance is there. It starts at the fleet's median."""
+        self._value[slot] = 0.0
+        self._in_use[slot] = self._typical
+        self._seeded[slot] = self._jumped[slot] = False
+        self._at_ns[slot] = 0
+
+    def restore(self, slot: int, value: float, mono_ns: int) -> None:
+        """Go on from ``value``, which an earlier monitor left in the table."""
+        self._value[slot] = self._in_use[slot] = value
+        self._seeded[slot] = True
+        self._jumped[slot] = False
+        self._at_ns[slot] = mono_ns
+
+    def reseed(self, slots: Iterable[int]) -> None:
+        """Let the next sample of ``slots`` set the value directly: the own counts there have jumped.
+
+        Until then the value stays in use.
+        """
+        for slot in slots:
+            self._jumped[slot] = self._seeded[slot]
+
+    def sampled(
+        self, slot: int, foreign: float, mono_ns: int, interval_s: float, gap_s: float, cold: bool
+    ) -> None:
+        """Take in one poll: ``foreign`` requests beyond the own ones.
+
+        The first sample of a ``cold`` fleet is taken as it is. Otherwise a slot that had no value, or none
+        for longer than ``gap_s``, goes on from the value that was in use for it.
+        """
+        dt_s = (mono_ns - int(self._at_ns[slot])) / 1e9
+        seeded = bool(self._seeded[slot])
+        if self._jumped[slot] or (cold and not seeded):
+            value = foreign
+        elif not seeded or dt_s > gap_s:
+            value = low_pass(float(self._in_use[slot]), foreign, interval_s, tau_s(interval_s))
+        else:
+            value = low_pass(float(self._value[slot]), foreign, dt_s, tau_s(interval_s))
+        self._value[slot] = self._in_use[slot] = value
+        self._seeded[slot] = True
+        self._jumped[slot] = False
+        self._at_ns[slot] = mono_ns
+
+    def now(self, known: BoolArray, mono_ns: int) -> FloatArray:
+        """What is in use for the slots of ``known``: their own value, where false the median of the known.
+
+        Where none is known the last values stay, fading.
+        """
+        n = len(known)
+        value = self._value[:n]
+        typical = median(value[known])
+        if typical is None:
+            seeded = self._seeded[:n]
+            age_s = np.maximum(mono_ns - self._at_ns[:n], 0) / 1e9
+            value = value * np.exp(-age_s / FADE_S)
+            typical = median(value[seeded]) or 0.0
+            known = seeded
+        self._typical = typical
+        in_use: FloatArray = np.where(known, value, typical)
+        self._in_use[:n] = in_use
+        return in_use

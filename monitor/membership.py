@@ -1,0 +1,248 @@
+"""Which instance sits in which slot: admission, change, removal, and what an earlier monitor left.
+
+A slot's life: never used -> held by one incarnation of an instance -> unused -> (column 0 and a grace time
+over) held by another one, with a higher generation. An incarnation ends when its instance is no longer there
+or has another URL; nothing is ever inherited by the next.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from monitor.config import InstanceConfig, MonitorConfig
+from monitor.config.address import address_of
+from monitor.discovery import Discovered
+from monitor.fleet import Admission, Fleet
+from monitor.scores import ScoreMode
+from score_table.identity import Identity
+from score_table.layout import UNITS, Mark
+from score_table.pick.rules import band_of
+
+log = logging.getLogger("loadboard.monitor")
+
+#: How long a slot stays unused before another instance may have it: workers with an old slot map are long
+#: gone by then.
+GRACE_NS = 5_000_000_000
+
+
+class SlotTable(Protocol):
+    """The part of :class:`score_table.writer.TableWriter` that membership needs."""
+
+    @property
+    def capacity(self) -> int:
+        """Slots of the table."""
+
+    @property
+    def n(self) -> int:
+        """Slots in use so far."""
+
+    def identity(self, slot: int) -> Identity | None:
+        """Who holds, or last held, the slot."""
+
+    def assign(self, slot: int, identity: Identity) -> None:
+        """Write the identity block."""
+
+    def release_slot(self, slot: int) -> None:
+        """Mark the slot unused."""
+
+    def slot_reusable(self, slot: int) -> bool:
+        """Whether no lane counts anything there."""
+
+    def rest_row(self) -> NDArray[np.int32]:
+        """A copy of ``rest``."""
+
+
+@dataclass
+class Changes:
+    """What the pollers have to follow: keys of instances to poll from now on, and keys to stop."""
+
+    started: list[tuple[int, InstanceConfig]] = field(default_factory=list)
+    stopped: list[int] = field(default_factory=list)
+
+
+class Membership:
+    """The slots of one table. Only the monitor's event loop calls it."""
+
+    def __init__(self, table: SlotTable, fleet: Fleet, mode: ScoreMode) -> None:
+        self._table = table
+        self._fleet = fleet
+        self._mode = mode
+        self._keys = itertools.count(1)
+        self._held: dict[str, _Held] = {}
+        self._unused_since: dict[int, int] = {}
+        self._generation: dict[int, int] = {}
+        #: Instances that no slot could be found for.
+        self.waiting: dict[str, Discovered] = {}
+
+    def configure(self, mode: ScoreMode) -> None:
+        """Prices of instances admitted from now on are those of ``mode``."""
+        self._mode = mode
+
+    def adopt(self, instances: Sequence[Discovered], config: MonitorConfig, mono_ns: int) -> Changes:
+        """Once, at the start: keep what the table already holds of ``instances``, release the rest.
+
+        An adopted slot keeps its generation and prices, since lanes hold counts made with them, and goes on
+        from the ``rest`` that the last monitor wrote.
+        """
+        changes = Changes()
+        wanted = {instance.id: instance for instance in instances}
+        rest = self._table.rest_row()
+        for slot in range(self._table.n):
+            identity = self._table.identity(slot)
+            if identity is None:
+                # Its last generation is not told. Seconds of uptime are above it: one slot is not given away
+                # more than once in a grace time, and no table outlives a boot.
+                self._generation[slot] = mono_ns // 1_000_000_000
+                self._unused_since[slot] = mono_ns
+                continue
+            self._generation[slot] = identity.generation
+            instance = wanted.get(identity.id)
+            if instance is None or instance.url != identity.url or identity.id in self._held:
+                self._table.release_slot(slot)
+                self._unused_since[slot] = mono_ns
+                log.info("%s: left over in slot %d of the table, no longer there", identity.id, slot)
+                continue
+            key = self._admit(slot, instance, identity, config, mono_ns, cold=True)
+            mark = band_of(int(rest[slot]))
+            unmarked = int(rest[slot]) - (Mark(mark).cell if mark else 0)
+            self._fleet.others.restore(slot, unmarked / UNITS, mono_ns)
+            changes.started.append((key, instance.config))
+        self._follow(instances, config, changes, mono_ns, cold=True)
+        return changes
+
+    def apply(self, instances: Sequence[Discovered], config: MonitorConfig, mono_ns: int) -> Changes:
+        """Follow new instances or a new configuration: release what is gone, change what changed, admit what is new."""
+        changes = Changes()
+        wanted = {instance.id: instance for instance in instances}
+        for instance_id, held in list(self._held.items()):
+            instance = wanted.get(instance_id)
+            if instance is not None and instance.url == held.identity.url:
+                self._change(held, instance, config, changes)
+                continue
+            del self._held[instance_id]
+            self._fleet.drop(held.slot)
+            self._table.release_slot(held.slot)
+            self._unused_since[held.slot] = mono_ns
+            changes.stopped.append(held.key)
+            log.info("%s: removed, its requests still running are counted to their end", instance_id)
+        self._follow(instances, config, changes, mono_ns, cold=False)
+        return changes
+
+    def retry(self, config: MonitorConfig, mono_ns: int) -> Changes:
+        """Admit instances that are waiting, as far as slots have become free."""
+        changes = Changes()
+        if self.waiting:
+            self._follow(list(self.waiting.values()), config, changes, mono_ns, cold=False)
+        return changes
+
+    def _follow(
+        self,
+        instances: Sequence[Discovered],
+        config: MonitorConfig,
+        changes: Changes,
+        mono_ns: int,
+        *,
+        cold: bool,
+    ) -> None:
+        waited, self.waiting = self.waiting, {}
+        for instance in instances:
+            if instance.id in self._held:
+                continue
+            slot = self._free_slot(mono_ns)
+            if slot is None:
+                self.waiting[instance.id] = instance
+                if instance.id not in waited:
+                    log.error(
+                        "%s: not admitted, it gets no traffic by load: all %d slots of the table are taken or "
+                        "still count requests of removed instances; raise `slots` and restart the monitor, or "
+                        "remove instances",
+                        instance.id,
+                        self._table.capacity,
+                    )
+                continue
+            generation = self._generation.get(slot, 0) + 1
+            prices = self._mode.prices(instance.config.kv_capacity).bounded()
+            identity = Identity(instance.id, instance.url, generation, prices, dict(instance.tags))
+            self._table.assign(slot, identity)
+            self._unused_since.pop(slot, None)
+            key = self._admit(slot, instance, identity, config, mono_ns, cold=cold)
+            changes.started.append((key, instance.config))
+            log.info("%s: admitted to slot %d, %s", instance.id, slot, instance.url)
+
+    def _free_slot(self, mono_ns: int) -> int | None:
+        reusable = (
+            slot
+            for slot, since_ns in sorted(self._unused_since.items())
+            if mono_ns - since_ns >= GRACE_NS and self._table.slot_reusable(slot)
+        )
+        fresh = self._table.n if self._table.n < self._table.capacity else None
+        return next(reusable, fresh)
+
+    def _admit(
+        self,
+        slot: int,
+        instance: Discovered,
+        identity: Identity,
+        config: MonitorConfig,
+        mono_ns: int,
+        *,
+        cold: bool,
+    ) -> int:
+        key = next(self._keys)
+        self._generation[slot] = identity.generation
+        self._held[instance.id] = _Held(slot, key, _polling(instance.config, config), identity)
+        self._fleet.admit(slot, key, _admission(instance, identity, config, cold), mono_ns)
+        return key
+
+    def _change(self, held: _Held, instance: Discovered, config: MonitorConfig, changes: Changes) -> None:
+        """The same incarnation with other tags or other ways to poll it."""
+        if dict(instance.tags) != dict(held.identity.tags):
+            held.identity = replace(held.identity, tags=dict(instance.tags))
+            self._table.assign(held.slot, held.identity)
+        polling = _polling(instance.config, config)
+        if polling != held.polling:
+            changes.stopped.append(held.key)
+            held.key, held.polling = next(self._keys), polling
+            self._fleet.readmit(held.slot, held.key, _admission(instance, held.identity, config, cold=False))
+            changes.started.append((held.key, instance.config))
+
+
+@dataclass
+class _Held:
+    """One admitted instance. ``polling`` is everything that its poller was made from."""
+
+    slot: int
+    key: int
+    polling: tuple[object, ...]
+    identity: Identity
+
+
+def _polling(instance: InstanceConfig, config: MonitorConfig) -> tuple[object, ...]:
+    return (
+        instance.model_copy(update={"tags": {}}),
+        config.interval_of(instance),
+        config.timeout_of(instance),
+        config.jitter,
+        config.concurrency,
+        config.max_body_bytes,
+    )
+
+
+def _admission(instance: Discovered, identity: Identity, config: MonitorConfig, cold: bool) -> Admission:
+    return Admission(
+        instance_id=instance.id,
+        generation=identity.generation,
+        prices=identity.prices,
+        interval_s=config.interval_of(instance.config),
+        kv_capacity=instance.config.kv_capacity,
+        slots=instance.config.slots,
+        polls_itself=address_of(instance.config.metrics_base) == address_of(instance.url),
+        cold=cold,
+    )

@@ -1,0 +1,97 @@
+"""The monitor's core on a fake table, with the clock in the test's hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from monitor.config import InstanceConfig, MonitorConfig
+from monitor.discovery import Discovered
+from monitor.discovery.static import StaticSource
+from monitor.estimate.means import Means
+from monitor.fleet import Fleet
+from monitor.membership import Changes, Membership
+from monitor.polling.failure import FailureKind
+from monitor.sample import Reading
+from monitor.scores import score_mode
+from monitor.tick import Rules, Ticker
+from score_table.records import Detail
+from tests.unit.monitor.fake_table import FakeTable
+
+#: CLOCK_BOOTTIME is ahead of CLOCK_MONOTONIC by what the host slept.
+BOOT_AHEAD_NS = 7_000_000_000_000
+
+
+def config(*ids: str, **options: Any) -> MonitorConfig:
+    """A configuration with instances of these ids."""
+    instances = tuple(InstanceConfig(id=name, url=f"http://{name}.test:8000") for name in ids)
+    return MonitorConfig(instances=instances, **options)
+
+
+def listed(configured: MonitorConfig) -> Sequence[Discovered]:
+    """The instances of a configuration as the monitor sees them."""
+    return StaticSource(configured.instances).current()
+
+
+class Rig:
+    """Instances by id. Time starts at 1000 s and moves only by :meth:`tick` and :meth:`after`."""
+
+    def __init__(
+        self, configured: MonitorConfig, table: FakeTable | None = None, start_s: float = 1000.0
+    ) -> None:
+        self.table = table or FakeTable()
+        self.now_ns = round(start_s * 1e9)
+        self.config = configured
+        options = configured.token_aware
+        self.fleet = Fleet(
+            self.table.capacity,
+            staleness_s=configured.staleness,
+            means=Means(options.prompt_tokens, options.generated_tokens),
+        )
+        mode = score_mode(configured)
+        rules = Rules(
+            options.nominal_kv_capacity, options.speed_dead_band, avoid_unknown=configured.unknown == "avoid"
+        )
+        self.membership = Membership(self.table, self.fleet, mode)
+        self.ticker = Ticker(self.table, self.fleet, mode, rules)
+        self.keys: dict[str, int] = {}
+        self.follow(self.membership.adopt(listed(configured), configured, self.now_ns))
+        self.tick(0.0)
+
+    def follow(self, changes: Changes) -> Changes:
+        self.keys.update({instance.id: key for key, instance in changes.started})
+        return changes
+
+    def apply(self, configured: MonitorConfig) -> Changes:
+        self.config = configured
+        return self.follow(self.membership.apply(listed(configured), configured, self.now_ns))
+
+    def after(self, seconds: float) -> None:
+        self.now_ns += round(seconds * 1e9)
+
+    def tick(self, seconds: float = 0.02) -> list[int]:
+        """A tick, ``seconds`` after now."""
+        self.after(seconds)
+        return self.ticker.tick(self.now_ns, self.now_ns + BOOT_AHEAD_NS)
+
+    def sample(self, name: str, **reading: Any) -> None:
+        """A poll of the instance answers now; ``load=5`` is short for five running and none waiting."""
+        if "load" in reading:
+            reading |= {"running": float(reading.pop("load")), "waiting": 0.0}
+        boot_ns = reading.pop("boot_ns", self.now_ns + BOOT_AHEAD_NS)
+        self.fleet.sampled(self.keys[name], Reading(**reading), "vllm", boot_ns, self.now_ns)
+
+    def fail(self, name: str, kind: FailureKind = FailureKind.REFUSED, reason: str = "refused") -> None:
+        self.fleet.failed(self.keys[name], kind, reason, self.now_ns)
+
+    def slot(self, name: str) -> int:
+        return next(slot for slot, book in self.fleet.books.items() if book.admission.instance_id == name)
+
+    def live(self, name: str) -> float:
+        return self.table.live(self.slot(name))
+
+    def others(self, name: str) -> float:
+        return float(self.fleet.others.now(self.fleet.up[: self.table.n], self.now_ns)[self.slot(name)])
+
+    def detail(self, name: str) -> Detail:
+        return self.table.details[self.slot(name)]

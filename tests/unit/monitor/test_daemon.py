@@ -1,0 +1,420 @@
+"""The monitor as a process, polling real servers into a real table."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import math
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from monitor import daemon
+from monitor.clock import SystemClock
+from monitor.daemon import Daemon, keep_fixed, open_table
+from monitor.logs import Log
+from monitor.sd_notify import Notifier
+from monitor.service import Service
+from score_table.errors import (
+    MonitorRunning,
+    TableCreateFailed,
+    TableError,
+    TableIncompatible,
+    TableNoSpace,
+    TablePermission,
+    TableUntrusted,
+)
+from score_table.lane import Lane
+from score_table.reader import TableReader
+from tests.unit.monitor.daemon_rig import START_S, Engine, Monitor, engines
+from tests.unit.monitor.rig import config
+from tests.waiting import wait_until, wait_until_async
+
+Start = Callable[..., Monitor]
+
+
+@pytest.fixture
+def monitor(tmp_path: Path, table_name: str) -> Iterator[Start]:
+    """Makes monitors of one table that end with the test."""
+    made = []
+
+    def make(listed: dict[str, str], **options: object) -> Monitor:
+        directory = tmp_path / str(len(made))
+        directory.mkdir()
+        made.append(Monitor(directory, table_name, listed, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_what_engines_say_is_in_the_table(monitor: Start) -> None:
+    with engines(2) as (first, second):
+        first.says(num_requests_running=6, num_requests_waiting=3, kv_cache_usage_perc=0.25)
+        running = monitor({"one": first.url, "two": second.url})
+        running.start()
+        one = running.wait_for("one", state="up")
+        running.wait_for("two", state="up")
+        assert (one.engine, one.url) == ("vllm", first.url)
+        assert (one.inflight, one.running, one.waiting, one.kv_usage) == (9.0, 6.0, 3.0, 0.25)
+        assert (one.own, one.others, one.estimated) == (0.0, 9.0, False)
+        # n + 1, and 5 k/(1-k) for the demand of (220 + 120) * 9 tokens of 64,000, below the polled usage.
+        one = running.wait_for("one", score=pytest.approx(10 + 5 * 0.25 / 0.75, abs=0.01))
+        assert one.age_s is not None
+        assert 0 <= one.age_s < START_S
+        first.says(num_requests_waiting=0)
+        running.wait_for("one", inflight=6.0)
+
+
+def test_the_first_tick_does_not_wait_for_any_poll(monitor: Start, tmp_path: Path) -> None:
+    with engines(1) as (engine,), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(START_S)
+        engine.answering.clear()
+        running = monitor({"one": engine.url})
+        running.start(NOTIFY_SOCKET=str(tmp_path / "notify"), WATCHDOG_USEC="200000")
+        assert running.wait_for("one", state="new").score == 1.0
+        assert manager.recv(200) == b"READY=1"
+        assert manager.recv(200) == b"WATCHDOG=1"
+        running.signal(signal.SIGTERM)
+        while (message := manager.recv(200)) != b"STOPPING=1":
+            assert message == b"WATCHDOG=1"
+        assert running.ended() == 0
+
+
+def test_sigterm_leaves_the_table_stopped(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        running = monitor({"one": engine.url})
+        running.start()
+        running.wait_for("one", state="up")
+        running.signal(signal.SIGTERM)
+        assert running.ended() == 0
+        facts = running.snapshot()
+        assert (facts.state, facts.degraded) == ("stopped", "outstanding")
+        assert [each.id for each in facts.instances] == ["one"]
+
+
+def test_a_killed_monitor_is_followed_by_one_that_adopts_its_table(monitor: Start) -> None:
+    with engines(2) as (first, second):
+        first.says(num_requests_running=20)
+        running = monitor({"one": first.url, "two": second.url})
+        running.start()
+        running.wait_for("one", others=20.0)
+        inode = os.stat(f"/dev/shm{running.table}").st_ino
+        running.signal(signal.SIGKILL)
+        running.ended()
+        for engine in (first, second):
+            engine.answering.clear()
+        running.start()
+        assert os.stat(f"/dev/shm{running.table}").st_ino == inode
+        # No poll has answered yet: this is what the killed one left.
+        one = running.wait_for("one", state="new")
+        assert (one.slot, one.generation) == (0, 1)
+        assert one.others == pytest.approx(20.0, abs=1.0)
+        running.wait_for_log('"adopted": true')
+
+
+def test_a_second_monitor_ends_and_names_the_first(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        first, second = monitor({"one": engine.url}), monitor({"one": engine.url})
+        first.start()
+        second.spawn()
+        assert second.ended() == os.EX_TEMPFAIL
+        assert f"another monitor (pid {first.pid}) already writes table {first.table}" in second.log()
+        assert first.ready()
+
+
+def test_a_reload_adds_and_removes_instances(monitor: Start) -> None:
+    with engines(3) as (first, second, third):
+        running = monitor({"one": first.url, "two": second.url})
+        running.start()
+        running.wait_for("two", state="up")
+        running.configure({"two": second.url, "three": third.url})
+        running.signal(signal.SIGHUP)
+        assert running.wait_for("three", state="up").slot == 2
+        wait_until(lambda: running.instance("one") is None, what="the removal")
+        assert running.wait_for("two").state == "up"
+        polls = first.polls
+        before = second.polls
+        wait_until(lambda: second.polls > before + 5, START_S, "more polls of the one that stayed")
+        assert first.polls <= polls + 1
+
+
+def test_a_bad_reload_keeps_the_configuration_and_names_every_fault(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        running = monitor({"one": engine.url})
+        running.start()
+        running.wait_for("one", state="up")
+        running.configure({"one": engine.url}, interval=-1, kv_wait=3)
+        running.signal(signal.SIGHUP)
+        running.wait_for_log("configuration stays as it was")
+        assert "interval" in running.log()
+        assert "kv_wait" in running.log()
+        engine.says(num_requests_running=5)
+        running.wait_for("one", inflight=5.0)
+
+
+def test_what_only_a_restart_can_change_is_said(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        running = monitor({"one": engine.url})
+        running.start()
+        running.configure({"one": engine.url}, slots=32, unknown="avoid")
+        running.signal(signal.SIGHUP)
+        running.wait_for_log("slots stays 16, 32 needs a restart")
+        running.wait_for_log("configuration reloaded")
+        assert running.snapshot().capacity == 16
+
+
+def test_an_odd_value_makes_its_field_unknown_and_nothing_else(monitor: Start) -> None:
+    fields = {
+        "num_requests_running": "running",
+        "num_requests_waiting": "waiting",
+        "kv_cache_usage_perc": "kv_usage",
+    }
+    good = {"num_requests_running": 4, "num_requests_waiting": 2, "kv_cache_usage_perc": 0.5}
+    cases = {
+        f"{family} is {odd}": (family, odd)
+        for family in fields
+        for odd in ("NaN", "+Inf", "-Inf", "-1", "1e300", None)
+    }
+    with engines(len(cases)) as listed:
+        for engine, (family, odd) in zip(listed, cases.values(), strict=True):
+            engine.says(**{**good, family: odd})
+        running = monitor(dict(zip(cases, (engine.url for engine in listed), strict=True)), slots=32)
+        running.start()
+        for name, (family, _) in cases.items():
+            field = fields[family]
+            facts = running.wait_for(name, state="up")
+            expected: dict[str, float | None] = {"running": 4.0, "waiting": 2.0, "kv_usage": 0.5, field: None}
+            assert {each: getattr(facts, each) for each in expected} == expected
+            assert facts.inflight == (6.0 if field == "kv_usage" else None)
+            numbers = (facts.score, facts.own, facts.others)
+            assert all(number is not None and math.isfinite(number) for number in numbers)
+
+
+def test_a_refused_instance_is_unreachable_and_comes_back(monitor: Start) -> None:
+    with engines(2) as listed:
+        listed[0].says(num_requests_running=2)
+        running = monitor({"one": listed[0].url, "two": listed[1].url})
+        running.start()
+        running.wait_for("one", state="up")
+        listed[0].close()
+        one = running.wait_for("one", state="unreachable")
+        assert (one.mark, one.score) == ("unreachable", None)
+        assert running.wait_for("two").mark == ""
+        listed[0] = Engine(listed[0].port)
+        listed[0].says(num_requests_running=7)
+        one = running.wait_for("one", state="up", inflight=7.0)
+        assert one.mark == ""
+
+
+def test_a_hanging_instance_is_stale_and_the_others_are_polled_on(monitor: Start) -> None:
+    with engines(2) as (slow, well):
+        running = monitor({"slow": slow.url, "well": well.url}, timeout=0.2, staleness=0.5)
+        running.start()
+        running.wait_for("slow", state="up")
+        slow.answering.clear()
+        assert running.wait_for("slow", state="stale").mark == ""
+        polls = well.polls
+        wait_until(lambda: well.polls > polls + 5, START_S, "polls of the other one")
+        slow.answering.set()
+        running.wait_for("slow", state="up")
+
+
+def test_a_suspicion_makes_a_poll_at_once(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        running = monitor({"one": engine.url}, interval=60.0, timeout=2.0, staleness=120.0)
+        running.start()
+        running.wait_for("one", state="up")
+        engine.close()
+        lane = Lane(running.table)
+        lane.attach()
+        attached = lane.current()
+        assert attached is not None
+        charge = lane.charge("one", 0, attached, 10)
+        lane.open(charge)
+        lane.fail(charge, suspect=True)
+        running.wait_for("one", state="unreachable", held=1)
+        lane.close()
+
+
+def test_a_dead_workers_requests_are_taken_back(monitor: Start) -> None:
+    worker = """
+import sys, time
+from score_table.lane import Lane
+lane = Lane(sys.argv[1])
+lane.attach()
+for _ in range(3):
+    lane.open(lane.charge("one", 0, lane.current(), 100))
+print("counted", flush=True)
+time.sleep(60)
+"""
+    with engines(1) as (engine,):
+        running = monitor({"one": engine.url})
+        running.start()
+        process = subprocess.Popen([sys.executable, "-c", worker, running.table], stdout=subprocess.PIPE)
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"counted\n"
+            running.wait_for("one", outstanding=3, own=3.0)
+            process.kill()
+            running.wait_for("one", outstanding=0, own=0.0)
+            running.wait_for_log(f"its worker (pid {process.pid}) is gone, 3 requests")
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def test_a_table_that_somebody_removed_is_made_anew(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        running = monitor({"one": engine.url})
+        running.start()
+        inode = os.stat(f"/dev/shm{running.table}").st_ino
+        os.unlink(f"/dev/shm{running.table}")
+        wait_until(
+            lambda: os.path.exists(f"/dev/shm{running.table}") and running.ready(), START_S, "a new table"
+        )
+        assert os.stat(f"/dev/shm{running.table}").st_ino != inode
+        running.wait_for("one", state="up")
+
+
+def test_the_log_is_json_lines_without_secrets(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        running = monitor({"one": engine.url})
+        running.configure({"one": engine.url}, extra='bearer_token = "s3cret-token"')
+        running.start()
+        running.wait_for("one", state="up")
+        running.signal(signal.SIGTERM)
+        assert running.ended() == 0
+        lines = [json.loads(line) for line in running.log().splitlines()]
+        assert {"started", "one: up, was new"} <= {line["event"] for line in lines}
+        assert all({"event", "level", "logger", "timestamp"} <= set(line) for line in lines)
+        assert "s3cret" not in running.log()
+        assert "Bearer s3cret-token" in engine.headers[0]
+
+
+# -- in this process
+
+
+class _Silence(Log):
+    """A log that leaves the test's own logging alone."""
+
+    def __init__(self) -> None:
+        self.level = ""
+
+    def set_level(self, level: str) -> None:
+        self.level = level
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (MonitorRunning("/t", "another monitor (pid 7)", 7), 75),
+        (TablePermission("/t", "may not"), 77),
+        (TableUntrusted("/t", "not yours"), 77),
+        (TableNoSpace("/t", "full"), 73),
+        (TableCreateFailed("/t", "no directory"), 73),
+        (TableIncompatible("/t", "another layout"), 69),
+    ],
+)
+def test_a_table_that_cannot_be_had_ends_it_with_the_code_of_the_reason(
+    monkeypatch: pytest.MonkeyPatch, error: TableError, code: int
+) -> None:
+    def refuse(_: Any) -> Any:
+        raise error
+
+    monkeypatch.setattr(daemon, "open_table", refuse)
+    loaded = config("a")
+
+    async def run() -> int:
+        return await Daemon(loaded, lambda: loaded, _Silence(), notifier=Notifier()).run()
+
+    assert asyncio.run(run()) == code
+
+
+def test_a_missing_directory_is_a_table_that_cannot_be_created(monitor: Start, tmp_path: Path) -> None:
+    running = monitor({"one": "http://127.0.0.1:1"})
+    running.table = str(tmp_path / "nowhere" / "table")
+    running.spawn()
+    assert running.ended() == os.EX_CANTCREAT
+    assert "no directory" in running.log()
+
+
+def test_keep_fixed_takes_over_what_can_be_changed() -> None:
+    running = config("a", slots=16, lanes=8, tick=0.02)
+    kept = keep_fixed(running, config("a", "b", slots=32, lanes=8, tick=0.04))
+    assert (kept.slots, kept.tick, len(kept.instances)) == (16, 0.04, 2)
+
+
+def test_a_failing_tick_is_survived_and_stores_no_heartbeat(
+    table_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    loaded = config("a", table=table_name, slots=16, interval=60.0, staleness=100.0)
+
+    async def run() -> None:
+        table = open_table(loaded)
+        service = Service(loaded, table, SystemClock(), Notifier())
+        await service.start()
+        beat = asyncio.create_task(service.beat())
+        with TableReader.open(table_name) as reader:
+            seen = reader.snapshot().ticks
+            await wait_until_async(lambda: reader.snapshot().ticks > seen, START_S, "a tick")
+
+            def broken() -> Any:
+                raise RuntimeError("made up")
+
+            with monkeypatch.context() as patch, caplog.at_level(logging.ERROR):
+                patch.setattr(table, "naturals", broken)
+                seen = reader.snapshot().ticks
+                await wait_until_async(lambda: service.failed_ticks > 5, START_S, "failing ticks")
+                assert reader.snapshot().ticks == seen
+            await wait_until_async(lambda: reader.snapshot().ticks > seen, START_S, "ticks to go on")
+        # Not a line for each of them.
+        assert len([record for record in caplog.records if "tick failed" in record.message]) == 1
+        beat.cancel()
+        await asyncio.gather(beat, return_exceptions=True)
+        await service.aclose()
+        table.close()
+
+    asyncio.run(run())
+
+
+class _Stalling(SystemClock):
+    """A clock that can be put forward, as if the process had not run meanwhile."""
+
+    ahead_ns = 0
+
+    def mono_ns(self) -> int:
+        return super().mono_ns() + self.ahead_ns
+
+
+def test_missed_ticks_are_left_out_and_not_made_up_for(table_name: str) -> None:
+    loaded = config("a", table=table_name, slots=16, tick=0.05, interval=60.0, staleness=100.0)
+    clock = _Stalling()
+
+    async def run() -> None:
+        table = open_table(loaded)
+        service = Service(loaded, table, clock, Notifier())
+        await service.start()
+        beat = asyncio.create_task(service.beat())
+        with TableReader.open(table_name) as reader:
+            clock.ahead_ns = 60 * 10**9
+            seen = reader.snapshot().ticks
+            await wait_until_async(lambda: reader.snapshot().ticks >= seen + 3, START_S, "ticks")
+            # 1200 grid points passed.
+            assert reader.snapshot().ticks < seen + 100
+        beat.cancel()
+        await asyncio.gather(beat, return_exceptions=True)
+        await service.aclose()
+        table.close()
+
+    asyncio.run(run())
