@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 
 from loadboard import check, demo, dump, proxy, remove, run
+from loadboard.exits import INTERRUPTED, OK
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -37,9 +38,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         # The reader of a pipe (head, less) has gone: that ends the output, it is no fault.
         sys.stderr.close()
-        return 0
+        return OK
     except KeyboardInterrupt:
-        return 130
+        return INTERRUPTED
     return status
 
 

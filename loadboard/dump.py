@@ -8,7 +8,7 @@ import json
 import sys
 from typing import Any
 
-from loadboard.exits import OK, USAGE, status_of
+from loadboard.exits import OK, USAGE
 from score_table.errors import TableError
 from score_table.location import default_table
 from score_table.reader import InstanceFacts, TableReader, TableSnapshot
@@ -33,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
             snapshot = reader.snapshot()
     except TableError as error:
         print(error, file=sys.stderr)
-        return status_of(error)
+        return error.exit_status
     except ValueError as error:
         print(error, file=sys.stderr)
         return USAGE
@@ -78,7 +78,22 @@ def as_text(snapshot: TableSnapshot) -> list[str]:
     return lines
 
 
-_HEADINGS = ["instance", "state", "mark", "engine", "score", "outstanding", "held", "inflight", "running", "waiting", "qps_1m", "kv", "age", "dispatched"]
+_HEADINGS = [
+    "instance",
+    "state",
+    "mark",
+    "engine",
+    "score",
+    "outstanding",
+    "held",
+    "inflight",
+    "running",
+    "waiting",
+    "qps_1m",
+    "kv",
+    "age",
+    "dispatched",
+]
 
 
 def _row(instance: InstanceFacts) -> list[str]:

@@ -1,32 +1,12 @@
-"""Exit statuses, after sysexits.h where it has one, and the status that each table error leads to."""
+"""Exit statuses of the commands. Those of table errors are told by the errors: 69, 73, 75 and 77."""
 
 from __future__ import annotations
 
-from score_table.errors import (
-    MonitorRunning,
-    TableCreateFailed,
-    TableError,
-    TableNoSpace,
-    TablePermission,
-    TableUntrusted,
-)
+import os
 
 OK = 0
 FAILED = 1
 USAGE = 2
-TABLE_UNAVAILABLE = 69
-CANNOT_CREATE = 73
-MONITOR_RUNS = 75
-NO_PERMISSION = 77
-BAD_CONFIG = 78
-
-
-def status_of(error: TableError) -> int:
-    """The exit status for a table error."""
-    if isinstance(error, MonitorRunning):
-        return MONITOR_RUNS
-    if isinstance(error, (TablePermission, TableUntrusted)):
-        return NO_PERMISSION
-    if isinstance(error, (TableNoSpace, TableCreateFailed)):
-        return CANNOT_CREATE
-    return TABLE_UNAVAILABLE
+NO_PERMISSION = os.EX_NOPERM
+BAD_CONFIG = os.EX_CONFIG
+INTERRUPTED = 130

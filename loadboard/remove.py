@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import sys
 
-from loadboard.exits import FAILED, NO_PERMISSION, OK, USAGE, status_of
+from loadboard.exits import NO_PERMISSION, OK, USAGE
 from score_table.errors import TableError
 from score_table.location import default_table
-from score_table.removal import TableInUse, remove_table
+from score_table.removal import remove_table
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -31,12 +31,9 @@ def run(args: argparse.Namespace) -> int:
     location = args.table or default_table()
     try:
         removed = remove_table(location, force=args.force)
-    except TableInUse as error:
-        print(error, file=sys.stderr)
-        return FAILED
     except TableError as error:
         print(error, file=sys.stderr)
-        return status_of(error)
+        return error.exit_status
     except PermissionError as error:
         print(f"this user may not remove {error.filename}: {error.strerror}", file=sys.stderr)
         return NO_PERMISSION

@@ -1,6 +1,6 @@
 """The monitor process: one event loop that polls, ticks, reclaims and reloads.
 
-``main`` returns an exit code: 0 after a clean stop, else what :data:`EXIT_CODES` says.
+``main`` returns an exit code: 0 after a clean stop, else the ``exit_status`` of the table's error.
 """
 
 from __future__ import annotations
@@ -19,28 +19,12 @@ from monitor.config import ConfigError, MonitorConfig, options
 from monitor.logs import Log, open_log
 from monitor.sd_notify import Notifier
 from monitor.service import Service
-from score_table.errors import (
-    MonitorRunning,
-    TableCreateFailed,
-    TableError,
-    TableNoSpace,
-    TablePermission,
-    TableUntrusted,
-)
+from score_table.errors import TableError
 from score_table.writer import TableWriter
 
 log = structlog.stdlib.get_logger("loadboard.monitor")
 
 _NS = 1_000_000_000
-
-#: Codes of sysexits.h, so that a service manager can tell a retry from a fault of the set-up.
-EXIT_CODES: dict[type[TableError], int] = {
-    MonitorRunning: os.EX_TEMPFAIL,
-    TablePermission: os.EX_NOPERM,
-    TableUntrusted: os.EX_NOPERM,
-    TableNoSpace: os.EX_CANTCREAT,
-    TableCreateFailed: os.EX_CANTCREAT,
-}
 
 
 def main(config: MonitorConfig, reload: Callable[[], MonitorConfig]) -> int:
@@ -81,7 +65,7 @@ class Daemon:
                     table = open_table(self._config)
                 except TableError as error:
                     log.error("the table cannot be used: %s", error, table=error.location)
-                    return EXIT_CODES.get(type(error), os.EX_UNAVAILABLE)
+                    return error.exit_status
                 try:
                     await self._serve(table)
                 finally:

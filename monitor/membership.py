@@ -23,7 +23,7 @@ from monitor.fleet import Admission, Fleet
 from monitor.scores import ScoreMode
 from score_table.identity import Identity
 from score_table.layout import UNITS, Mark
-from score_table.pick.rules import band_of
+from score_table.pick.rules import band_of, fade_of
 
 log = logging.getLogger("loadboard.monitor")
 
@@ -45,6 +45,12 @@ class SlotTable(Protocol):
 
     def identity(self, slot: int) -> Identity | None:
         """Who holds, or last held, the slot."""
+
+    def generation(self, slot: int) -> int:
+        """The generation of the slot's last holder."""
+
+    def heartbeat_ns(self) -> int:
+        """When the last tick was, of whichever monitor."""
 
     def assign(self, slot: int, identity: Identity) -> None:
         """Write the identity block."""
@@ -94,12 +100,12 @@ class Membership:
         changes = Changes()
         wanted = {instance.id: instance for instance in instances}
         rest = self._table.rest_row()
+        # As the picks have believed it until now: less, the longer nobody has kept it.
+        fade = fade_of(mono_ns - self._table.heartbeat_ns())
         for slot in range(self._table.n):
             identity = self._table.identity(slot)
             if identity is None:
-                # Its last generation is not told. Seconds of uptime are above it: one slot is not given away
-                # more than once in a grace time, and no table outlives a boot.
-                self._generation[slot] = mono_ns // 1_000_000_000
+                self._generation[slot] = self._table.generation(slot)
                 self._unused_since[slot] = mono_ns
                 continue
             self._generation[slot] = identity.generation
@@ -112,7 +118,7 @@ class Membership:
             key = self._admit(slot, instance, identity, config, mono_ns, cold=True)
             mark = band_of(int(rest[slot]))
             unmarked = int(rest[slot]) - (Mark(mark).cell if mark else 0)
-            self._fleet.others.restore(slot, unmarked / UNITS, mono_ns)
+            self._fleet.others.restore(slot, (unmarked >> fade) / UNITS, mono_ns)
             changes.started.append((key, instance.config))
         self._follow(instances, config, changes, mono_ns, cold=True)
         return changes

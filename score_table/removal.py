@@ -16,6 +16,8 @@ _MONITOR_LOCK_BYTE = 0
 class TableInUse(TableError):
     """Proxy workers still count in the table. ``lanes`` are theirs."""
 
+    exit_status = 1
+
     def __init__(self, location: str, message: str, lanes: list[int]) -> None:
         super().__init__(location, message)
         self.lanes = lanes

@@ -180,6 +180,15 @@ class TableWriter:
             return None
         return read_identity(self._segment, slot)
 
+    def generation(self, slot: int) -> int:
+        """The generation of the last holder of ``slot``, also where it is unused now; 0 if there never was one."""
+        last = read_identity(self._segment, slot)
+        return 0 if last is None else last.generation
+
+    def heartbeat_ns(self) -> int:
+        """CLOCK_MONOTONIC ns of the last tick, of an earlier monitor where this one has not ticked yet."""
+        return self._segment.read("heartbeat")
+
     def assign(self, slot: int, identity: Identity) -> None:
         """Give ``slot`` to ``identity``. Its cells stay unused until the next :meth:`publish`.
 

@@ -74,6 +74,12 @@ class FakeTable:
     def identity(self, slot: int) -> Identity | None:
         return None if self.base[slot] >= Mark.UNUSED.cell - 2**26 else self.identities.get(slot)
 
+    def generation(self, slot: int) -> int:
+        return self.identities[slot].generation if slot in self.identities else 0
+
+    def heartbeat_ns(self) -> int:
+        return self.heartbeat
+
     def assign(self, slot: int, identity: Identity) -> None:
         identity.encoded()
         self.identities[slot] = identity

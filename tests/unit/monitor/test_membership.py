@@ -223,7 +223,8 @@ def test_a_waiting_instance_is_admitted_as_soon_as_a_slot_is_free() -> None:
 
 
 def adopted(table: FakeTable, configured: MonitorConfig, **options: Any) -> Rig:
-    """Another monitor takes over what the last one left."""
+    """Another monitor takes over what the last one left, at once unless told otherwise."""
+    options.setdefault("start_s", table.heartbeat / 1e9)
     return Rig(configured, table, **options)
 
 
@@ -271,11 +272,20 @@ def test_an_unused_slot_of_an_adopted_table_is_reused_with_a_generation_never_us
     first.apply(config("b", "c"))
     assert first.table.identities[0].generation == 2
     first.apply(config("b"))
-    second = adopted(first.table, config("b"), start_s=2000.0)
+    second = adopted(first.table, config("b"))
     second.after(GRACE_S)
     second.apply(config("b", "d"))
     assert second.slot("d") == 0
-    assert second.table.identities[0].generation > 2
+    assert second.table.identities[0].generation == 3
+
+
+def test_what_a_monitor_left_long_ago_counts_less_the_longer_nobody_has_kept_it() -> None:
+    first = Rig(config("a"))
+    first.sample("a", load=12)
+    first.tick()
+    start_s = first.now_ns / 1e9 + 20.5
+    second = adopted(first.table, config("a"), start_s=start_s)
+    assert second.table.rest[0] == 3 * UNITS, "halved every 10 s, as picks do meanwhile"
 
 
 def test_after_an_adoption_a_new_instance_is_a_newcomer_among_the_known_ones() -> None:
