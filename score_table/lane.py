@@ -119,11 +119,15 @@ class Lane:
     def charge(
         self, key: str, slot: int | None, attached: Attached | None, prompt_tokens: int | None
     ) -> Charge:
-        """A charge to be opened; ``prompt_tokens`` ``None`` means the running mean of those that told."""
-        if prompt_tokens is None:
+        """A charge to be opened; ``prompt_tokens`` ``None`` means the running mean of those that told.
+
+        A length that is no number or not finite is unknown as well; one out of range is cut to it.
+        """
+        try:
+            tokens = min(max(0, int(prompt_tokens)), PROMPT_TOKENS_LIMIT)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
             tokens = int(self.mean_prompt_tokens)
         else:
-            tokens = min(max(0, int(prompt_tokens)), PROMPT_TOKENS_LIMIT)
             self.mean_prompt_tokens += (tokens - self.mean_prompt_tokens) * _MEAN_WEIGHT
         generation = 0
         if slot is not None and attached is not None:

@@ -7,10 +7,10 @@ import random
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from proxy_adapter import process_lane
-from proxy_adapter.contract import NO_INSTANCES, Instance
+from proxy_adapter.contract import NO_INSTANCES, Instance, InstanceLike
 from proxy_adapter.dispatch import Dispatch
 from proxy_adapter.holds import ExpectedTimes
 from proxy_adapter.slots import Mapped, SlotMap
@@ -18,6 +18,16 @@ from score_table.attachment import Attached
 from score_table.lane import Lane
 
 logger = logging.getLogger("loadboard.proxy_adapter")
+
+
+class Question(NamedTuple):
+    """What one pick is asked, and what it can look at."""
+
+    instances: Sequence[InstanceLike]
+    hint: Any
+    lane: Lane | None  #: ``None``: the strategy works without a table
+    attached: Attached | None  #: ``None``: there is no table
+    mapped: Mapped | None  #: the slots of ``instances``; ``None`` exactly where ``attached`` is
 
 
 class CountingStrategy(ABC):
@@ -45,8 +55,9 @@ class CountingStrategy(ABC):
         """See :class:`proxy_adapter.contract.Strategy`."""
         if not instances:
             raise RuntimeError(NO_INSTANCES)
-        lane, attached, mapped = self._table_for(instances)
-        position = self._choose(instances, hint, lane, attached, mapped)
+        question = self._question(instances, hint)
+        position = self._choose(question)
+        _, _, lane, attached, mapped = question
         if lane is not None and attached is not None and mapped is not None and self._holds_selected():
             slot = mapped.slots[position]
             charge = lane.charge(mapped.keys[position], slot, attached, None)
@@ -61,8 +72,9 @@ class CountingStrategy(ABC):
         """See :class:`proxy_adapter.contract.Strategy`."""
         if not instances:
             raise RuntimeError(NO_INSTANCES)
-        lane, attached, mapped = self._table_for(instances)
-        position = self._choose(instances, hint, lane, attached, mapped)
+        question = self._question(instances, hint)
+        position = self._choose(question)
+        _, _, lane, attached, mapped = question
         instance = instances[position]
         self._count_pick(lane)
         if lane is None:
@@ -101,36 +113,19 @@ class CountingStrategy(ABC):
             process_lane.release(held)
 
     @abstractmethod
-    def _position(
-        self,
-        instances: Sequence[Instance],
-        hint: Any,
-        lane: Lane | None,
-        attached: Attached | None,
-        mapped: Mapped | None,
-    ) -> int:
-        """The position of the instance to take; ``mapped`` is ``None`` where there is no table."""
+    def _position(self, question: Question) -> int:
+        """The position of the instance to take. The list is not empty."""
 
     def _holds_selected(self) -> bool:
         """Whether a ``select`` without a dispatch keeps its price for a while."""
         return True
 
-    def _choose(
-        self,
-        instances: Sequence[Instance],
-        hint: Any,
-        lane: Lane | None,
-        attached: Attached | None,
-        mapped: Mapped | None,
-    ) -> int:
+    def _choose(self, question: Question) -> int:
         try:
-            return self._position(instances, hint, lane, attached, mapped)
+            return self._position(question)
         except Exception:
-            # A pick always answers. What went wrong is logged with its place and counted.
-            if not self._picks["error"]:
-                logger.exception("a pick by %s failed; instances are chosen in rotation", self.name)
-            self._degraded("error", lane)
-            return self._next(len(instances))
+            self._failed("the pick", question.lane)
+            return self._next(len(question.instances))
 
     def _lane(self) -> Lane | None:
         if self._given_lane is not None:
@@ -141,12 +136,17 @@ class CountingStrategy(ABC):
         held.ensure_running()
         return held.lane
 
-    def _table_for(self, instances: Sequence[Instance]) -> tuple[Lane | None, Attached | None, Mapped | None]:
+    def _question(self, instances: Sequence[InstanceLike], hint: Any) -> Question:
         lane = self._lane()
         attached = lane.current() if lane is not None else None
         if attached is None:
-            return lane, None, None
-        return lane, attached, self._slots.map(attached, instances)
+            return Question(instances, hint, lane, None, None)
+        try:
+            return Question(instances, hint, lane, attached, self._slots.map(attached, instances))
+        except Exception:
+            # Objects whose id or address cannot be read have no slot.
+            self._failed("mapping instances to slots", lane)
+            return Question(instances, hint, lane, None, None)
 
     def _next(self, count: int) -> int:
         """The next position in rotation."""
@@ -158,6 +158,12 @@ class CountingStrategy(ABC):
         self._picks["picks"] += 1
         if lane is not None:
             lane.bump("picks")
+
+    def _failed(self, what: str, lane: Lane | None) -> None:
+        """Called in an ``except`` block: a pick always answers; what went wrong is counted, and logged once."""
+        if not self._picks["error"]:
+            logger.exception("%s: %s failed; instances are chosen without the table", self.name, what)
+        self._degraded("error", lane)
 
     def _degraded(self, reason: str, lane: Lane | None) -> None:
         """Count a degraded pick by its reason, in this process and, where it has a column, in the table."""

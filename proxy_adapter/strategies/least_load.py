@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
-from typing import Any
 
-from proxy_adapter.contract import Instance
 from proxy_adapter.slots import Mapped
 from proxy_adapter.strategies import object_load
-from proxy_adapter.strategies.base import CountingStrategy
+from proxy_adapter.strategies.base import CountingStrategy, Question
 from score_table.attachment import Attached
 from score_table.lane import Lane, live_row
 from score_table.layout import MARK_FLOOR, TIE_WINDOW, UNITS
@@ -21,21 +18,15 @@ class LeastLoadStrategy(CountingStrategy):
 
     name = "least_load"
 
-    def _position(
-        self,
-        instances: Sequence[Instance],
-        hint: Any,
-        lane: Lane | None,
-        attached: Attached | None,
-        mapped: Mapped | None,
-    ) -> int:
+    def _position(self, question: Question) -> int:
+        _, _, lane, attached, mapped = question
         if lane is None or attached is None or mapped is None:
             self._degraded("no_table", lane)
-            return self._by_objects(instances, hint)
+            return self._by_objects(question)
         mode = lane.mode(attached)
         if mode.degraded == "round_robin":
             self._degraded("round_robin", lane)
-            return self._by_objects(instances, hint)
+            return self._by_objects(question)
         if mode.degraded:
             self._degraded(mode.degraded, lane)
         if not mapped.matched_all:
@@ -46,16 +37,16 @@ class LeastLoadStrategy(CountingStrategy):
         slot = attached.core.choose(mapped.candidates, self._cursor, mode.fade, extra)
         if slot == NO_SLOT:
             self._degraded("round_robin", lane)
-            return self._by_objects(instances, hint)
+            return self._by_objects(question)
         if slot < 0:
             slot = ~slot
             self._degraded("marked", lane)
         self._cursor = slot + 1
         return mapped.position[slot]
 
-    def _by_objects(self, instances: Sequence[Instance], hint: Any) -> int:
-        count = len(instances)
-        position = object_load.choose(instances, hint, self._cursor % count, range(count))
+    def _by_objects(self, question: Question) -> int:
+        count = len(question.instances)
+        position = object_load.choose(question.instances, question.hint, self._cursor % count, range(count))
         self._cursor = position + 1
         return position
 

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
-from proxy_adapter.contract import Instance
-from proxy_adapter.slots import Mapped
 from proxy_adapter.strategies import object_load
+from proxy_adapter.strategies.base import Question
 from proxy_adapter.strategies.least_load import LeastLoadStrategy
-from score_table.attachment import Attached
-from score_table.lane import Lane, live_row
+from score_table.lane import live_row
 from score_table.layout import MARK_FLOOR, TIE_WINDOW
 
 
@@ -22,14 +17,8 @@ class PowerOfTwoStrategy(LeastLoadStrategy):
 
     name = "power_of_two"
 
-    def _position(
-        self,
-        instances: Sequence[Instance],
-        hint: Any,
-        lane: Lane | None,
-        attached: Attached | None,
-        mapped: Mapped | None,
-    ) -> int:
+    def _position(self, question: Question) -> int:
+        instances, hint, lane, attached, mapped = question
         if len(instances) > 2:
             pair = self._rng.sample(range(len(instances)), 2)
             if lane is None or attached is None or mapped is None:
@@ -45,4 +34,4 @@ class PowerOfTwoStrategy(LeastLoadStrategy):
                     if abs(first - second) <= TIE_WINDOW:
                         return pair[0]
                     return pair[0] if first < second else pair[1]
-        return super()._position(instances, hint, lane, attached, mapped)
+        return super()._position(question)

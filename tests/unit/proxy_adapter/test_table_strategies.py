@@ -12,7 +12,7 @@ import pytest
 from proxy_adapter import LeastLoadStrategy, PowerOfTwoStrategy, RoundRobinStrategy
 from score_table.identity import Identity
 from score_table.lane import Lane
-from score_table.layout import UNITS, State
+from score_table.layout import State
 from score_table.pick.rules import Mark
 from score_table.reader import TableReader
 from score_table.records import Detail
@@ -253,5 +253,25 @@ def test_power_of_two_takes_the_better_of_its_two_and_never_a_marked_one(on: Fix
     assert {strategy.dispatch(on.instances).instance.instance_id for _ in range(50)} == {"i7"}
 
 
-def test_scores_are_compared_in_units_of_a_request() -> None:
-    assert UNITS == 1024
+def test_objects_without_a_readable_id_are_chosen_without_the_table_and_it_is_said_once(
+    on: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Broken:
+        @property
+        def instance_id(self) -> str:
+            raise ZeroDivisionError
+
+    strategy = on.least_load()
+    instances = [Broken(), Broken()]
+    with caplog.at_level(logging.ERROR, "loadboard"):
+        picked = {id(strategy.select(instances)) for _ in range(4)}  # type: ignore[type-var]
+    assert len(picked) == 2, "in rotation"
+    assert strategy.status()["degraded_picks"]["error"] == 4
+    assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("length", [float("nan"), float("inf"), "many", -3, 10**30])
+def test_an_absurd_prompt_length_never_breaks_a_dispatch(on: Fixture, length: object) -> None:
+    with on.least_load().dispatch(on.instances, prompt_tokens=length) as d:  # type: ignore[arg-type]
+        assert on.outstanding()[int(d.instance.instance_id[1:])] == 1
+    assert on.outstanding() == [0] * 8
