@@ -80,7 +80,7 @@ class CountingStrategy(ABC):
         if lane is None:
             return Dispatch(instance, None, None)
         if mapped is None:
-            charge = lane.charge(str(getattr(instance, "instance_id", None)), None, None, prompt_tokens)
+            charge = lane.charge(_readable_id(instance), None, None, prompt_tokens)
         else:
             charge = lane.charge(mapped.keys[position], mapped.slots[position], attached, prompt_tokens)
         guard = Dispatch(instance, lane, charge)
@@ -170,3 +170,11 @@ class CountingStrategy(ABC):
         self._picks[reason] += 1
         if lane is not None and reason in ("outstanding", "marked", "round_robin", "unmatched"):
             lane.bump(f"picks_{reason}")
+
+
+def _readable_id(instance: Any) -> str:
+    """The id to count under where there is no table; objects that cannot tell one share one count."""
+    try:
+        return str(instance.instance_id)
+    except Exception:
+        return "<no readable id>"

@@ -24,7 +24,7 @@ def choose(instances: Sequence[InstanceLike], hint: Any, cursor: int, positions:
 def _key(instance: InstanceLike, depths: Mapping[str, Any]) -> tuple[int, float, float]:
     load = getattr(instance, "load", None)
     inflight = _number(_part(load, "inflight"))
-    depth = _number(depths.get(str(getattr(instance, "instance_id", None))))
+    depth = _number(depths.get(str(getattr(instance, "instance_id", None)))) if depths else None
     rate = _number(_part(load, "qps_1m"))
     if inflight is not None or depth is not None:
         return _LOAD_KNOWN, (inflight or 0.0) + (depth or 0.0), math.inf if rate is None else rate

@@ -268,6 +268,8 @@ def test_objects_without_a_readable_id_are_chosen_without_the_table_and_it_is_sa
     assert len(picked) == 2, "in rotation"
     assert strategy.status()["degraded_picks"]["error"] == 4
     assert len(caplog.records) == 1
+    strategy.dispatch(instances).release()  # type: ignore[type-var]
+    assert on.lane.unmatched == {}
 
 
 @pytest.mark.parametrize("length", [float("nan"), float("inf"), "many", -3, 10**30])
