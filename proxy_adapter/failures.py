@@ -3,39 +3,79 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import http.client
+import socket
+import ssl
 import sys
 from collections.abc import Iterator
+
+_UNREACHABLE = frozenset(
+    {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ETIMEDOUT}
+)
+_TRANSPORT = (
+    ConnectionError,
+    TimeoutError,
+    asyncio.TimeoutError,
+    socket.gaierror,
+    ssl.SSLError,
+    http.client.HTTPException,
+)
+#: Module and class of what HTTP clients raise where the transport failed. They are looked up only where the
+#: program has imported them already.
+_OF_CLIENTS = (
+    ("httpx", "TransportError"),
+    ("aiohttp", "ClientConnectionError"),
+    ("aiohttp", "ClientPayloadError"),
+    ("requests", "ConnectionError"),
+    ("requests", "Timeout"),
+    ("urllib3.exceptions", "HTTPError"),
+)
 
 
 def is_failure(error: BaseException) -> bool:
     """Whether ``error`` says that the instance failed: a transport error, a time-out, or an answer of 5xx.
 
-    A cancellation, a closed generator and an answer of 4xx are the client's doing and never count. HTTP
-    clients are looked at only where the program has already imported them.
+    A cancellation, a closed generator, an answer of 4xx, a broken pipe (most often the client's) and errors
+    of local files never count.
     """
-    if not isinstance(error, Exception):
+    if not isinstance(error, Exception) or isinstance(error, BrokenPipeError):
         return False
-    if isinstance(error, (OSError, TimeoutError, asyncio.TimeoutError)):
+    status = _status_of(error)
+    if status is not None:
+        return status >= 500
+    if isinstance(error, _TRANSPORT) or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
         return True
-    httpx = sys.modules.get("httpx")
-    if httpx is not None:
-        if isinstance(error, httpx.TransportError):
+    for module_name, class_name in _OF_CLIENTS:
+        kind = getattr(sys.modules.get(module_name), class_name, None)
+        if isinstance(kind, type) and isinstance(error, kind):
             return True
-        if isinstance(error, httpx.HTTPStatusError):
-            return bool(error.response.status_code >= 500)
-    aiohttp = sys.modules.get("aiohttp")
-    if aiohttp is not None:
-        if isinstance(error, aiohttp.ClientResponseError):
-            return bool(error.status >= 500)
-        return isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError)
-    return False
+    reason = getattr(error, "reason", None)  # urllib.error.URLError
+    return isinstance(error, OSError) and isinstance(reason, Exception) and is_failure(reason)
+
+
+def _status_of(error: Exception) -> int | None:
+    """The status of the answer that ``error`` is about, as HTTP clients keep it; ``None`` if there was none."""
+    for holder, name in (
+        (getattr(error, "response", None), "status_code"),
+        (error, "status"),
+        (error, "code"),
+    ):
+        status = getattr(holder, name, None)
+        if isinstance(status, int) and 100 <= status < 600:
+            return status
+    return None
 
 
 def was_refused(error: BaseException | None) -> bool:
-    """Whether the connection was refused, anywhere in the chain of causes: nothing was sent then."""
-    return any(isinstance(link, ConnectionRefusedError) for link in _chain(error)) or any(
+    """Whether no connection came about, anywhere in the chain of causes: nothing was sent then."""
+    return any(
+        isinstance(link, ConnectionRefusedError)
         # httpx keeps the cause only as text in some of its transports.
-        type(link).__name__ == "ConnectError" and type(link).__module__.split(".")[0] in ("httpx", "httpcore")
+        or (
+            type(link).__name__ == "ConnectError"
+            and type(link).__module__.split(".")[0] in ("httpx", "httpcore")
+        )
         for link in _chain(error)
     )
 

@@ -18,7 +18,8 @@ class ExpectedTimes:
         self._known: dict[int, tuple[int, int]] = {}
 
     def of(self, attached: Attached, slot: int, now_ns: int) -> int:
-        """Nanoseconds: requests in the instance over its completion rate (Little's law); 10 s if unknown."""
+        """Nanoseconds: requests in the instance over its completion rate (Little's law); 10 s if unknown, or if
+        it was empty when it was asked, which says nothing of a request's time."""
         if self._attached is None or self._attached.segment is not attached.segment:
             self._attached, self._known = attached, {}
         known = self._known.get(slot)
@@ -26,7 +27,7 @@ class ExpectedTimes:
             return known[1]
         detail = read_detail(attached.segment, slot)
         expected = UNKNOWN_NS
-        if detail is not None and detail.inflight is not None and detail.qps_1m:
+        if detail is not None and detail.inflight and detail.qps_1m:
             expected = int(min(max(detail.inflight / detail.qps_1m * 1e9, _LEAST_NS), _MOST_NS))
         self._known[slot] = (now_ns, expected)
         return expected

@@ -24,24 +24,37 @@ class ProcessLane:
         self._stop = threading.Event()
         self._degraded = ""
         self._start = threading.Lock()
+        self._said_no_thread = False
 
     def ensure_running(self) -> None:
-        """Attach and start housekeeping, once per process; cheap when it runs."""
-        if self._thread is not None:
+        """Attach and start housekeeping, once per process; cheap when it runs.
+
+        Never waits: while another thread, or the code a signal handler interrupted, is starting it, the
+        caller goes on without.
+        """
+        if self._thread is not None or not self._start.acquire(blocking=False):
             return
-        with self._start:
+        try:
             if self._thread is None:
                 self.lane.attach()
-                self._stop = threading.Event()
+                stop = threading.Event()
                 thread = threading.Thread(
-                    target=self._run, args=(self._stop,), name="loadboard-housekeeping", daemon=True
+                    target=self._run, args=(stop,), name="loadboard-housekeeping", daemon=True
                 )
                 thread.start()
-                self._thread = thread
+                self._thread, self._stop = thread, stop
+        except RuntimeError as error:
+            # No thread can be started (a limit, or the interpreter is ending): picks go on, the next one retries.
+            if not self._said_no_thread:
+                self._said_no_thread = True
+                logger.warning("housekeeping of table %s cannot start: %s", self.lane.location.text, error)
+        finally:
+            self._start.release()
 
     def after_fork(self) -> None:
         """In the child: threads and lane are the parent's; both start anew at the next pick."""
         self._start = threading.Lock()
+        self._stop = threading.Event()
         self._thread = None
         self.lane.after_fork()
 

@@ -8,10 +8,13 @@ from typing import Any, NamedTuple
 
 from proxy_adapter.contract import InstanceLike
 from score_table.attachment import Attached
+from score_table.identity import Directory
+from score_table.pick import PickCore
 
 logger = logging.getLogger("loadboard.proxy_adapter")
 
 _LISTS_KEPT = 64
+_TOLD_KEPT = 1000
 
 
 class Mapped(NamedTuple):
@@ -25,27 +28,32 @@ class Mapped(NamedTuple):
     matched_all: bool
 
 
+class _Known(NamedTuple):
+    directory: Directory
+    core: PickCore
+    maps: dict[tuple[int, ...], Mapped]
+
+
 class SlotMap:
     """Keeps the maps of the lists seen lately, for one directory at a time."""
 
     def __init__(self) -> None:
-        self._attached: Attached | None = None
-        self._maps: dict[tuple[int, ...], Mapped] = {}
+        self._known: _Known | None = None
         self._told: set[str] = set()
 
     def map(self, attached: Attached, instances: Sequence[InstanceLike]) -> Mapped:
         """The map of ``instances`` (not empty) in the directory of ``attached``."""
-        known = self._attached
+        known = self._known
         if known is None or known.directory is not attached.directory or known.core is not attached.core:
-            self._maps = {}
-            self._attached = attached
+            # Replaced as a whole: a slower thread that still maps by the old directory stores into the old maps.
+            known = self._known = _Known(attached.directory, attached.core, {})
         key = tuple(map(id, instances))
-        mapped = self._maps.get(key)
+        mapped = known.maps.get(key)
         if mapped is None:
             mapped = self._make(attached, instances)
-            if len(self._maps) >= _LISTS_KEPT:
-                self._maps = {}
-            self._maps[key] = mapped
+            if len(known.maps) >= _LISTS_KEPT:
+                known.maps.clear()
+            known.maps[key] = mapped
         return mapped
 
     def _make(self, attached: Attached, instances: Sequence[InstanceLike]) -> Mapped:
@@ -77,7 +85,7 @@ class SlotMap:
         )
 
     def _tell(self, instance_id: str, attached: Attached) -> None:
-        if instance_id not in self._told:
+        if instance_id not in self._told and len(self._told) < _TOLD_KEPT:
             self._told.add(instance_id)
             logger.warning(
                 "instance %s is not in table %s, by neither id nor address: it is compared by what this process "

@@ -5,10 +5,9 @@ from __future__ import annotations
 import logging
 from typing import NamedTuple
 
-from score_table.claim import Claim, ask_for_lanes
+from score_table.claim import Claim, ask_for_a_lane
 from score_table.errors import TableAbsent, TableError, TableNotReady
 from score_table.identity import Directory, read_directory
-from score_table.layout import MARK_BAND, Mark
 from score_table.location import Location
 from score_table.pick import PickCore
 from score_table.segment import Segment
@@ -16,7 +15,6 @@ from score_table.segment import Segment
 logger = logging.getLogger("loadboard.score_table")
 
 _RETRY_NS = 1_000_000_000
-_UNUSED_FROM = Mark.UNUSED.cell - MARK_BAND // 2
 
 
 class Attached(NamedTuple):
@@ -33,14 +31,21 @@ class Attached(NamedTuple):
 
     def with_new_directory(self) -> Attached:
         """The same with the slot map read again."""
-        return self._replace(directory=read_directory(self.segment, _UNUSED_FROM))
+        return self._replace(directory=read_directory(self.segment))
+
+
+class Proposal(NamedTuple):
+    """What to attach to from now on. ``lost``: the present lane is not ours any more, so it is left untouched."""
+
+    attached: Attached
+    lost: bool
 
 
 class Attachment:
     """``now`` is the present ``Attached`` or ``None``; ``problem`` says why there is none.
 
-    The methods that change ``now`` must not run at the same time; they answer whether the rows to count in
-    became others, so that every open charge has to be counted again.
+    Everything slow (opening, mapping, claiming) happens in the ``propose`` methods, which change nothing of
+    ``now``; :meth:`accept` changes it and is quick. Only one thread at a time may propose.
     """
 
     def __init__(self, location: Location, core: type[PickCore]) -> None:
@@ -49,35 +54,16 @@ class Attachment:
         self.problem: TableError | None = None
         self._core = core
         self._retry_at = 0
+        self._asked: int | None = None
 
-    def attach(self, clock_ns: int) -> bool:
-        """Attach to the table that has the name now, if there is one that can be used."""
-        former = self.now
-        try:
-            segment = Segment.open(self.location, writable=True)
-            claim = self._claim(segment, clock_ns)
-        except TableError as error:
-            self._say(error)
-            return False
-        except (OSError, ValueError) as error:
-            self._say(TableError(self.location.text, f"table {self.location.text} cannot be used: {error}"))
-            return False
-        if self.problem is not None:
-            logger.info("table %s is there now", self.location.text)
-        self.problem = None
-        self.now = Attached(segment, self._core(segment), read_directory(segment, _UNUSED_FROM), claim)
-        if former is not None:
-            former.claim.release()
-        return True
-
-    def look_after(self, clock_ns: int) -> bool:
+    def propose(self, clock_ns: int) -> Proposal | None:
         """One round: is the table still the one of that name, is the lane still ours, is there one now?"""
         now = self.now
         if now is None:
-            return self._is_due(clock_ns) and self.attach(clock_ns)
+            return self.propose_table(clock_ns) if self._is_due(clock_ns) else None
         if not now.segment.is_current():
             # Retired, replaced or gone: go on picking from the old one until a new one is there.
-            return self.attach(clock_ns)
+            return self.propose_table(clock_ns)
         if not (now.claim.is_mine() and now.claim.holds_lock()):
             logger.warning(
                 "lane %d of table %s is not this process's any more (its descriptor was closed, or it was "
@@ -85,10 +71,33 @@ class Attachment:
                 now.claim.lane,
                 self.location.text,
             )
-            return self._claim_anew(now, clock_ns)
+            return Proposal(now._replace(claim=self._claim(now.segment, clock_ns)), lost=True)
         if now.claim.private and self._is_due(clock_ns):
-            return self._claim_anew(now, clock_ns)
-        return False
+            claim = self._free_lane(now.segment, clock_ns)
+            return None if claim is None else Proposal(now._replace(claim=claim), lost=False)
+        return None
+
+    def propose_table(self, clock_ns: int) -> Proposal | None:
+        """The table that has the name now, if there is one that can be used."""
+        try:
+            segment = Segment.open(self.location, writable=True)
+            claim = self._claim(segment, clock_ns)
+            attached = Attached(segment, self._core(segment), read_directory(segment), claim)
+        except TableError as error:
+            self._say(error)
+            return None
+        except (OSError, ValueError) as error:
+            self._say(TableError(self.location.text, f"table {self.location.text} cannot be used: {error}"))
+            return None
+        if self.problem is not None:
+            logger.info("table %s is there now", self.location.text)
+        self.problem = None
+        return Proposal(attached, lost=False)
+
+    def accept(self, proposal: Proposal) -> Claim | None:
+        """Attach; returns the former claim, to be given back (``release``) or left alone (``abandon``)."""
+        former, self.now = self.now, proposal.attached
+        return None if former is None else former.claim
 
     def forget(self) -> None:
         """In a forked child: drop everything without touching the parent's lane or lock."""
@@ -96,6 +105,7 @@ class Attachment:
             self.now.claim.abandon()
             self.now = None
         self._retry_at = 0
+        self._asked = None
 
     def release(self) -> None:
         """Give the lane back."""
@@ -110,31 +120,24 @@ class Attachment:
         return True
 
     def _claim(self, segment: Segment, clock_ns: int) -> Claim:
-        claim = Claim.of_table(segment, clock_ns)
-        if claim is not None:
-            return claim
-        if segment.lanes_hi >= segment.geometry.lanes:
-            ask_for_lanes(segment)
+        return self._free_lane(segment, clock_ns) or Claim.outside(segment.geometry)
+
+    def _free_lane(self, segment: Segment, clock_ns: int) -> Claim | None:
+        try:
+            claim = Claim.of_table(segment, clock_ns)
+        except (TableError, OSError) as error:
+            logger.warning("no lane of table %s can be claimed: %s", self.location.text, error)
+            return None
+        if claim is None and segment.lanes_hi >= segment.geometry.lanes and self._asked != segment.epoch:
+            self._asked = segment.epoch
+            ask_for_a_lane(segment)
             logger.warning(
                 "table %s has no free lane (all %d in use): this process counts locally and other workers do "
                 "not see its requests; raise `lanes` of the monitor",
                 self.location.text,
                 segment.geometry.lanes,
             )
-        return Claim.outside(segment.geometry)
-
-    def _claim_anew(self, now: Attached, clock_ns: int) -> bool:
-        try:
-            claim = Claim.of_table(now.segment, clock_ns)
-        except (TableError, OSError):
-            claim = None
-        if claim is None:
-            if now.claim.private:
-                return False
-            claim = Claim.outside(now.segment.geometry)
-        now.claim.abandon()
-        self.now = now._replace(claim=claim)
-        return True
+        return claim
 
     def _say(self, error: TableError) -> None:
         """Log a problem when it is a new one, not each second."""

@@ -27,7 +27,6 @@ class Charge:
         "added_request",
         "dispatched",
         "epoch",
-        "generation",
         "held",
         "home",
         "key",
@@ -37,10 +36,9 @@ class Charge:
         "slot",
     )
 
-    def __init__(self, key: str, slot: int | None, generation: int, prompt_tokens: int, epoch: int) -> None:
+    def __init__(self, key: str, slot: int | None, prompt_tokens: int, epoch: int) -> None:
         self.key = key
         self.slot = slot
-        self.generation = generation
         self.prompt_tokens = prompt_tokens
         self.epoch = epoch
         self.phase = Phase.NEW

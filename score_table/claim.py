@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+from collections.abc import Callable
 
-from score_table.layout import LANE_BLOCK, LANE_LOCKS, REGISTRY_LOCK, Geometry, Natural
+from score_table.layout import LANE_BLOCK, LANE_LOCKS, MAX_LANES, REGISTRY_LOCK, Geometry, Natural
 from score_table.locks import try_lock, unlock
 from score_table.segment import Segment
 
+_REGISTRY_TRIES = 200
 _WORD = {name: field.offset // 8 for name, field in LANE_BLOCK.items()}
 
 
@@ -88,28 +90,29 @@ class Claim:
             else:
                 os.close(fd)
                 return None
-            # Rows first, registry second, counting last: a reader that sees the lane counted in
-            # lanes_hi never sees what its former owner left behind.
+            # Token first: if this process dies halfway, the monitor finds an owner that is gone, and empties
+            # the lane. Rows before the registry, counting last: a reader that sees the lane counted in
+            # lanes_hi never sees what a former owner left behind.
             claim = cls(
                 segment.row(2 + lane),
                 [segment.natural(lane, kind) for kind in Natural],
                 segment.lane_block(lane),
                 geometry.lane_cell_limit,
             )
-            claim.block[0] = 0
+            claim.token = secrets.randbits(63) | 1
+            claim.block[0] = claim.token
             _zero(claim)
             for word in range(1, len(_WORD)):
                 claim.block[word] = 0
-            if not _raise_lanes_hi(segment, fd, lane + 1):
+            claim.block[_WORD["pid"]] = os.getpid()
+            claim.block[_WORD["claimed"]] = clock_ns
+            if not _with_registry(segment, fd, lambda: _raise_lanes_hi(segment, lane + 1)):
+                claim.block[0] = 0
                 os.close(fd)
                 return None
             claim.lane = lane
-            claim.token = secrets.randbits(63) | 1
             claim._lock_fd = fd
             claim._lock_inode = segment.inode
-            claim.block[_WORD["pid"]] = os.getpid()
-            claim.block[_WORD["claimed"]] = clock_ns
-            claim.block[0] = claim.token
         except BaseException:
             with contextlib.suppress(OSError):
                 os.close(fd)
@@ -130,19 +133,32 @@ def _zero(claim: Claim) -> None:
         row.cast("B")[:] = bytes(row.nbytes)
 
 
-def _raise_lanes_hi(segment: Segment, fd: int, wanted: int) -> bool:
-    if segment.lanes_hi >= wanted:
-        return True
-    if not try_lock(fd, REGISTRY_LOCK):
-        return False
+def ask_for_a_lane(segment: Segment) -> None:
+    """Say that one more worker found no lane. The next table of this name will have more."""
+    fd = segment.location.open(writable=True)
     try:
-        if segment.lanes_hi < wanted:
-            segment.store("lanes_hi", wanted)
+        _with_registry(segment, fd, lambda: _raise_lanes_wanted(segment))
     finally:
-        unlock(fd, REGISTRY_LOCK)
-    return True
+        os.close(fd)
 
 
-def ask_for_lanes(segment: Segment) -> None:
-    """Say that a worker found no lane. The next table of this name will have more."""
-    segment.store("lanes_wanted", max(segment.read("lanes_wanted"), segment.geometry.lanes + 1))
+def _raise_lanes_hi(segment: Segment, wanted: int) -> None:
+    if segment.lanes_hi < wanted:
+        segment.store("lanes_hi", wanted)
+
+
+def _raise_lanes_wanted(segment: Segment) -> None:
+    wanted = max(segment.read("lanes_wanted"), segment.geometry.lanes) + 1
+    segment.store("lanes_wanted", min(wanted, MAX_LANES))
+
+
+def _with_registry(segment: Segment, fd: int, change: Callable[[], None]) -> bool:
+    """Make ``change`` under the registry lock; false if it stays busy. Its holders keep it for microseconds."""
+    for _ in range(_REGISTRY_TRIES):
+        if try_lock(fd, REGISTRY_LOCK):
+            try:
+                change()
+            finally:
+                unlock(fd, REGISTRY_LOCK)
+            return True
+    return False

@@ -15,6 +15,7 @@ from score_table.layout import (
     IDENTITY_BLOCK,
     IDENTITY_SIZE,
     PROMPT_TOKENS_LIMIT,
+    UNUSED_FLOOR,
     packing,
 )
 from score_table.segment import Segment
@@ -166,8 +167,8 @@ class Directory:
         return slot
 
 
-def read_directory(segment: Segment, unused_from: int) -> Directory:
-    """The directory as it is now; cells of ``base`` at or above ``unused_from`` are unused slots.
+def read_directory(segment: Segment) -> Directory:
+    """The directory as it is now, without the slots that are marked unused.
 
     The membership value is read first: a change during the reading makes the result look outdated, and it
     will be read again.
@@ -176,7 +177,7 @@ def read_directory(segment: Segment, unused_from: int) -> Directory:
     base = segment.row(0)
     holders = {}
     for slot in range(segment.n):
-        if base[slot] >= unused_from:
+        if base[slot] >= UNUSED_FLOOR:
             continue
         identity = read_identity(segment, slot)
         if identity is not None:

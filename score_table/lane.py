@@ -4,9 +4,10 @@ A :class:`Lane` lives as long as its process uses a table. It attaches when a ta
 follows the table when it is replaced, and moves every open charge with it. It starts no thread: its owner
 calls :meth:`Lane.housekeep` about ten times a second.
 
-No caller ever waits. Every change is appended to a queue, and whoever finds the queue unattended works it
-off; a signal handler, a finalizer or another thread that comes in between only appends. So no change can
-interrupt another one halfway.
+Every change is appended to a queue and worked off at once, under a lock that is held for microseconds and
+never across I/O. A signal handler or a finalizer that comes in the middle of a change of its own thread only
+appends; the interrupted code works it off. So no change interrupts another one halfway, and none waits for
+more than another one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from score_table import counting
-from score_table.attachment import Attached, Attachment
+from score_table.attachment import Attached, Attachment, Proposal
 from score_table.charge import Charge, Phase
 from score_table.claim import Claim
 from score_table.errors import TableError
@@ -67,7 +68,9 @@ class Lane:
         self.hold_ns = hold_ns
         self._attachment = Attachment(self.location, core or core_class())
         self._queue: deque[tuple[Callable[[Charge], None], Charge]] = deque()
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()
+        self._working = False  #: under ``_busy``: this very thread is in the middle of a change
+        self._caring = threading.Lock()
         self._open: set[Charge] = set()
         self._timed: list[tuple[int, int, Callable[[Charge], None], Charge]] = []
         self._order = itertools.count()
@@ -95,14 +98,10 @@ class Lane:
         if attached is None or attached.is_up_to_date():
             return attached
         newer = attached.with_new_directory()
-        # Kept only where housekeeping is not replacing the table right now; the next pick tries again.
-        if self._busy.acquire(blocking=False):
-            try:
-                if self._attachment.now is attached:
-                    self._attachment.now = newer
-            finally:
-                self._busy.release()
-            self._drain()
+        with self._busy:
+            # Unless the table was replaced in between.
+            if self._attachment.now is attached and not self._working:
+                self._attachment.now = newer
         return newer
 
     def mode(self, attached: Attached) -> Mode:
@@ -116,9 +115,7 @@ class Lane:
             return Mode("round_robin", 0)
         return Mode("outstanding", fade_of(silence))
 
-    def charge(
-        self, key: str, slot: int | None, attached: Attached | None, prompt_tokens: int | None
-    ) -> Charge:
+    def charge(self, key: str, slot: int | None, prompt_tokens: int | None) -> Charge:
         """A charge to be opened; ``prompt_tokens`` ``None`` means the running mean of those that told.
 
         A length that is no number or not finite is unknown as well; one out of range is cut to it.
@@ -129,10 +126,7 @@ class Lane:
             tokens = int(self.mean_prompt_tokens)
         else:
             self.mean_prompt_tokens += (tokens - self.mean_prompt_tokens) * _MEAN_WEIGHT
-        generation = 0
-        if slot is not None and attached is not None:
-            generation = attached.directory.holders[slot].generation
-        return Charge(key, slot, generation, tokens, self.epoch)
+        return Charge(key, slot, tokens, self.epoch)
 
     # -- counting -----------------------------------------------------------------------------------------
 
@@ -184,30 +178,24 @@ class Lane:
     def housekeep(self, now: int | None = None) -> None:
         """One round: queued and timed changes, the table's and the lane's health. Never raises."""
         now = self._clock() if now is None else now
-        with self._busy:
-            self._work_off()
-            while self._timed and self._timed[0][0] <= now:
-                _, _, change, charge = heapq.heappop(self._timed)
-                change(charge)
-            if not self._closed:
-                if self._attachment.look_after(now):
-                    self._count_all_again()
-                if self.unmatched:
-                    self._match_again()
-        self._drain()
+        self._do(lambda: self._end_timed(now))
+        if not self._closed:
+            self._care(now, self._attachment.propose)
+            if self.unmatched and self.current() is not None:
+                self._do(self._match_again)
 
     def attach(self) -> None:
         """Attach now instead of at the next housekeeping."""
-        with self._busy:
-            if self._attachment.now is None and not self._closed and self._attachment.attach(self._clock()):
-                self._count_all_again()
-        self._drain()
+        if self._attachment.now is None and not self._closed:
+            self._care(self._clock(), self._attachment.propose_table)
 
     def after_fork(self) -> None:
         """In the child: forget all that is the parent's, without touching its lane or its lock."""
         self.epoch += 1
         self._queue = deque()
-        self._busy = threading.Lock()
+        self._busy = threading.RLock()
+        self._working = False
+        self._caring = threading.Lock()
         self._open = set()
         self._timed = []
         self.unmatched = {}
@@ -215,12 +203,42 @@ class Lane:
 
     def close(self) -> None:
         """Give the lane back. Open charges are void from now on."""
-        with self._busy:
+
+        def end() -> None:
             self._closed = True
             self._open.clear()
             self._timed.clear()
             self._attachment.release()
             self.epoch += 1
+
+        self._do(end)
+
+    def _care(self, now: int, propose: Callable[[int], Proposal | None]) -> None:
+        if not self._caring.acquire(blocking=False):
+            return
+        try:
+            proposal = propose(now)
+            if proposal is not None:
+                self._do(lambda: self._accept(proposal))
+        finally:
+            self._caring.release()
+
+    def _accept(self, proposal: Proposal) -> None:
+        if self._closed:
+            proposal.attached.claim.release()
+            return
+        former = self._attachment.accept(proposal)
+        self._count_all_again()
+        if former is not None:
+            if proposal.lost:
+                former.abandon()
+            else:
+                former.release()
+
+    def _end_timed(self, now: int) -> None:
+        while self._timed and self._timed[0][0] <= now:
+            _, _, change, charge = heapq.heappop(self._timed)
+            change(charge)
 
     # -- the queue ----------------------------------------------------------------------------------------
 
@@ -235,15 +253,30 @@ class Lane:
         self._post(schedule, charge)
 
     def _drain(self) -> None:
-        # The loop closes the gap between the last look at the queue and the release of the lock: a change
-        # that was appended in between found the lock taken and relies on this thread.
+        # The loop closes the gap between the last look at the queue and the end of the work: what a signal
+        # handler of this thread appended in there relies on this thread.
         while self._queue:
-            if not self._busy.acquire(blocking=False):
-                return
+            with self._busy:
+                if self._working:
+                    return
+                try:
+                    self._working = True
+                    self._work_off()
+                finally:
+                    self._working = False
+
+    def _do(self, step: Callable[[], None]) -> None:
+        """Run ``step`` after the changes that are queued now, with no other in between."""
+        with self._busy:
+            if self._working:
+                return  # called from a signal handler in the middle of a change; the next round does it
             try:
+                self._working = True
                 self._work_off()
+                step()
             finally:
-                self._busy.release()
+                self._working = False
+        self._drain()
 
     def _work_off(self) -> None:
         while True:
@@ -315,6 +348,8 @@ class Lane:
             return
         if not attached.claim.is_mine():
             return  # lost; housekeeping claims anew and counts every open charge there
+        if not attached.is_up_to_date():
+            attached = self._attachment.now = attached.with_new_directory()
         holder = attached.directory.holders.get(charge.slot)
         if holder is None or holder.id != charge.key:
             # Picked from a table, or a slot map, that has been replaced in between.
@@ -348,8 +383,6 @@ class Lane:
         attached = self._attachment.now
         if attached is None:
             return
-        if not attached.is_up_to_date():
-            attached = self._attachment.now = attached.with_new_directory()
         for charge in self._open:
             slot = attached.directory.by_id(charge.key) if charge.slot is None else None
             if slot is not None:

@@ -49,6 +49,8 @@ MARK_FLOOR = 2**30
 #: Distance of the marks, and the bound of a score inside a marked cell.
 MARK_BAND = 2**27
 MARKED_SCORE_LIMIT = 2**26 - 1
+#: A ``base`` cell at or above this belongs to a slot that nobody holds.
+UNUSED_FLOOR = MARK_FLOOR + 3 * MARK_BAND
 #: What one dispatch may cost, and the longest prompt that is told apart (longer ones count as this long).
 DISPATCH_LIMIT = 2**20
 PROMPT_TOKENS_LIMIT = 2**18
@@ -99,6 +101,7 @@ class Natural(IntEnum):
 
 NATURAL_LEVELS = 4
 
+assert Mark.UNUSED.cell - MARK_BAND // 2 == UNUSED_FLOOR
 # The largest possible column: an unused slot with the highest marked score and all lanes at their stop.
 assert Mark.UNUSED.cell + MARKED_SCORE_LIMIT + LANE_SUM_LIMIT <= 2**31 - 1
 assert Mark.AVOIDED.cell - MARKED_SCORE_LIMIT >= MARK_FLOOR
@@ -239,6 +242,8 @@ DETAIL_RECORD = _placed(
     ("sample_time", "Q", "monitor", "CLOCK_BOOTTIME ns of the last sample; 0 = never"),
     ("failure_time", "Q", "monitor", "CLOCK_BOOTTIME ns of the last failed poll; 0 = never"),
     ("failures", "Q", "monitor", "failed polls since the last sample"),
+    ("dispatched", "Q", "monitor", "requests sent there by this host since the slot was assigned"),
+    ("ended", "Q", "monitor", "of these ended"),
     ("inflight", "d", "monitor", "sample field 0: running + waiting requests"),
     ("running", "d", "monitor", "sample field 1: requests in the batch"),
     ("waiting", "d", "monitor", "sample field 2: requests not yet in the batch"),
@@ -256,7 +261,7 @@ DETAIL_RECORD = _placed(
     ("speed", "d", "monitor", "score part: time per output token relative to the fleet"),
     ("score", "d", "monitor", "the exact score at the last tick, in requests"),
     ("engine", "16s", "monitor", "engine found, UTF-8, zero padded"),
-    ("reason", "304s", "monitor", "why the state is not *up*, or what was missed, UTF-8, zero padded"),
+    ("reason", "288s", "monitor", "why the state is not *up*, or what was missed, UTF-8, zero padded"),
 )
 
 LANE_BLOCK_SIZE = 256
@@ -345,8 +350,9 @@ class Geometry:
 
     @property
     def lane_cell_limit(self) -> int:
-        """Where a lane cell stops, so that no column of all lanes can exceed ``LANE_SUM_LIMIT``."""
-        return LANE_SUM_LIMIT // self.lanes
+        """Where a lane cell stops: no column of all lanes, and the row of one process that counts outside of
+        the table, can exceed ``LANE_SUM_LIMIT``."""
+        return LANE_SUM_LIMIT // (self.lanes + 1)
 
     def row_offset(self, row: int) -> int:
         """First byte of matrix row ``row``."""

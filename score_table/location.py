@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import glob
 import os
 import secrets
 import stat
@@ -69,7 +70,7 @@ class Location:
 
     def temporaries(self) -> list[Path]:
         """Left-overs of creations that were cut short."""
-        return sorted(self.path.parent.glob(f"{self.path.name}.tmp-*"))
+        return sorted(self.path.parent.glob(f"{glob.escape(self.path.name)}.tmp-*"))
 
     def create(self, size: int) -> int:
         """Make a new file of ``size`` zero bytes with its space reserved; returns a descriptor.

@@ -187,9 +187,9 @@ class TableReader:
             if detail is None or detail.generation != identity.generation:
                 detail = Detail(generation=identity.generation)
             live = core.live([slot], fade, None)[0]
-            sums = {
+            levels = {
                 kind: sum(segment.natural(lane, kind)[slot] for lane in range(segment.lanes_hi))
-                for kind in Natural
+                for kind in (Natural.OUTSTANDING, Natural.HELD)
             }
             sample: dict[str, Any] = {
                 name: getattr(detail, name) for name in SAMPLE_FIELDS if name not in ("kv_capacity", "slots")
@@ -206,10 +206,10 @@ class TableReader:
                     mark=Mark(mark).name.lower() if 0 < mark < Mark.UNUSED else "",
                     reason=detail.reason,
                     engine=detail.engine,
-                    outstanding=sums[Natural.OUTSTANDING],
-                    held=sums[Natural.HELD],
-                    dispatched=sums[Natural.DISPATCHED],
-                    ended=sums[Natural.ENDED],
+                    outstanding=levels[Natural.OUTSTANDING],
+                    held=levels[Natural.HELD],
+                    dispatched=detail.dispatched,
+                    ended=detail.ended,
                     score=live / UNITS if live < MARK_FLOOR else None,
                     age_s=(boot - detail.sample_boot_ns) / 1e9 if detail.sample_boot_ns else None,
                     own=detail.own,

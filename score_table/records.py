@@ -39,12 +39,16 @@ class Detail:
 
     generation: int = 0
     state: str = "new"  #: one of ``STATES``
-    reason: str = ""  #: cut to 304 bytes
+    reason: str = ""  #: cut to 288 bytes
     engine: str = ""  #: cut to 16 bytes
     estimated: bool = False
     sample_boot_ns: int = 0  #: CLOCK_BOOTTIME, 0 = never
     failure_boot_ns: int = 0
     failures: int = 0
+    dispatched: int = (
+        0  #: requests of this host since the slot was assigned, whether their workers live or not
+    )
+    ended: int = 0
     inflight: float | None = None
     running: float | None = None
     waiting: float | None = None
@@ -74,6 +78,8 @@ class Detail:
             self.sample_boot_ns,
             self.failure_boot_ns,
             self.failures,
+            self.dispatched,
+            self.ended,
             *(0.0 if value is None else value for value in known),
             *(getattr(self, name) for name in SCORE_PARTS),
             self.engine.encode()[:_ENGINE_LIMIT],
@@ -87,7 +93,9 @@ class Detail:
         body = record[_BODY - 8 : _END - 8]
         if int.from_bytes(record[:4], "little") != zlib.crc32(body):
             return None
-        state, flags, valid, generation, sample, failure, failures, *rest = _PACK.unpack(body)
+        state, flags, valid, generation, sample, failure, failures, dispatched, ended, *rest = _PACK.unpack(
+            body
+        )
         if state >= len(STATES):
             return None
         fields: dict[str, Any] = {
@@ -104,6 +112,8 @@ class Detail:
             sample_boot_ns=sample,
             failure_boot_ns=failure,
             failures=failures,
+            dispatched=dispatched,
+            ended=ended,
             **fields,
             **parts,
         )

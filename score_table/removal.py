@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 
-from score_table.errors import MonitorRunning, TableError
+from score_table import monitor_lock
+from score_table.errors import TableError
 from score_table.layout import LANE_LOCKS
 from score_table.location import Location
 from score_table.locks import try_lock, unlock
 from score_table.segment import Segment
-
-_MONITOR_LOCK_BYTE = 0
 
 
 class TableInUse(TableError):
@@ -30,18 +29,8 @@ def remove_table(location: str, *, force: bool = False) -> list[str]:
     ``PermissionError``, ``ValueError`` for a malformed name. A table of another layout is removed as well.
     """
     place = Location.parse(location)
-    lock_fd = -1
+    lock_fd = monitor_lock.hold_if_free(place)
     try:
-        if place.lock_path.exists():
-            lock_fd = os.open(place.lock_path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-            if not try_lock(lock_fd, _MONITOR_LOCK_BYTE):
-                text = os.pread(lock_fd, 32, 0).decode("ascii", "ignore").strip()
-                pid = int(text) if text.isdigit() else 0
-                raise MonitorRunning(
-                    location,
-                    f"the monitor (pid {pid or 'unknown'}) of table {location} runs: stop it first",
-                    pid,
-                )
         if not force:
             lanes = _lanes_in_use(place)
             if lanes:
@@ -58,7 +47,7 @@ def remove_table(location: str, *, force: bool = False) -> list[str]:
                 removed.append(str(path))
         return removed
     finally:
-        if lock_fd >= 0:
+        if lock_fd is not None:
             os.close(lock_fd)
 
 

@@ -7,18 +7,19 @@ import grp
 import os
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from score_table.errors import MonitorRunning, TableCreateFailed, TableError, TablePermission
+from score_table import monitor_lock
+from score_table.errors import TableCreateFailed, TableError
 from score_table.identity import Identity, read_identity
 from score_table.layout import (
     IDENTITY_SIZE,
     LANE_BLOCK,
     LANE_LOCKS,
     NATURAL_LEVELS,
+    UNUSED_FLOOR,
     Geometry,
     Mark,
     Natural,
@@ -29,7 +30,6 @@ from score_table.locks import try_lock, unlock
 from score_table.records import Detail, write_detail
 from score_table.segment import Segment, boot_id
 
-_MONITOR_LOCK_BYTE = 0
 _PID_WORD = LANE_BLOCK["pid"].offset // 8
 
 
@@ -116,7 +116,7 @@ class TableWriter:
         place = Location.parse(location)
         geometry = Geometry(slots, lanes)
         gid = _gid_of(group, place)
-        lock_fd = _take_monitor_lock(place, mode, gid)
+        lock_fd = monitor_lock.take(place, mode, gid)
         try:
             for left in place.temporaries():
                 left.unlink(missing_ok=True)
@@ -164,6 +164,11 @@ class TableWriter:
         """Slots in use so far; only grows."""
         return self._segment.n
 
+    @property
+    def lanes_wanted(self) -> int:
+        """Lanes that workers would have needed; above ``lanes`` where some found none."""
+        return self._segment.read("lanes_wanted")
+
     def set_state(self, state: State) -> None:
         """Store the table's state."""
         self._segment.store("state", int(state))
@@ -176,7 +181,7 @@ class TableWriter:
 
     def identity(self, slot: int) -> Identity | None:
         """The holder of ``slot`` as the table says it; ``None`` for none or an unused slot."""
-        if not 0 <= slot < self.n or self._rows[0, slot] >= Mark.UNUSED.cell - 2**26:
+        if not 0 <= slot < self.n or self._rows[0, slot] >= UNUSED_FLOOR:
             return None
         return read_identity(self._segment, slot)
 
@@ -219,30 +224,21 @@ class TableWriter:
 
     def naturals(self) -> Naturals:
         """One read of all lanes."""
-        hi = self._segment.lanes_hi
-        read = self._naturals[:hi].copy()
-        levels = read[:, :NATURAL_LEVELS].sum(axis=0)
-        self._fold(read[:, NATURAL_LEVELS:], hi)
-        totals = self._totals.copy()
-        return Naturals(*levels, *totals)
-
-    def _fold(self, totals: NDArray[np.int64], hi: int) -> None:
-        """Add what the lanes' running totals gained; a lane with a new owner starts again at zero."""
-        for lane in range(hi):
-            token = self._blocks[lane][0]
-            if token != self._tokens[lane]:
-                self._tokens[lane] = token
+        hi, n = self._segment.lanes_hi, self.n
+        before = [self._blocks[lane][0] for lane in range(hi)]
+        read = self._naturals[:hi, :, :n].copy()
+        # A lane that changed hands while it was read: its totals wait for the next read.
+        stable = [lane for lane in range(hi) if self._blocks[lane][0] == before[lane]]
+        for lane in stable:
+            if before[lane] != self._tokens[lane]:
+                self._tokens[lane] = before[lane]
                 self._seen[lane] = 0
-        gained = totals - self._seen[:hi]
-        # A total below the one seen is a lane zeroed since the token was read.
-        np.copyto(gained, totals, where=gained < 0)
-        self._totals += gained.sum(axis=0)
-        self._seen[:hi] = totals
-
-    def base_row(self) -> NDArray[np.int32]:
-        """A copy of ``base``, all C cells."""
-        row: NDArray[np.int32] = self._rows[0].copy()
-        return row
+        totals = read[stable, NATURAL_LEVELS:]
+        self._totals[:, :n] += np.maximum(totals - self._seen[stable, :, :n], 0).sum(axis=0)
+        self._seen[stable, :, :n] = totals
+        levels = np.zeros((NATURAL_LEVELS, self.capacity), dtype=np.int64)
+        levels[:, :n] = read[:, :NATURAL_LEVELS].sum(axis=0)
+        return Naturals(*levels, *self._totals.copy())
 
     def rest_row(self) -> NDArray[np.int32]:
         """A copy of ``rest``, all C cells."""
@@ -255,8 +251,12 @@ class TableWriter:
         ``heartbeat_ns`` is CLOCK_MONOTONIC at the moment the lanes were read for these rows.
         """
         n = len(base)
+        began = bool(np.any((self._rows[0, :n] >= UNUSED_FLOOR) & (base < UNUSED_FLOOR)))
         self._rows[0, :n] = base
         self._rows[1, :n] = rest
+        if began:
+            # A slot map made between the assignment and these rows lacks the slots that begin with them.
+            self._bump_membership()
         segment = self._segment
         segment.store("tick", segment.read("tick") + 1)
         segment.store("heartbeat", heartbeat_ns)
@@ -268,10 +268,6 @@ class TableWriter:
         write_detail(self._segment, slot, detail)
 
     # -- dead lanes ---------------------------------------------------------------------------------------
-
-    def lane_tokens(self) -> tuple[int, ...]:
-        """The owner token of every lane ever claimed (0 = free); a change is a join or a leave."""
-        return tuple(self._blocks[lane][0] for lane in range(self._segment.lanes_hi))
 
     def reclaim(self) -> list[Reclaimed]:
         """Empty the lanes of workers that are gone. A lane is only touched while its lock is held here."""
@@ -318,55 +314,6 @@ def _gid_of(group: str | None, place: Location) -> int | None:
         raise TableCreateFailed(
             place.text, f"there is no group {group!r} on this host: create it first"
         ) from error
-
-
-def _take_monitor_lock(place: Location, mode: int, gid: int | None) -> int:
-    """The descriptor that holds ``NAME.lock``; its content is the holder's pid, for messages only."""
-    path = place.lock_path
-    try:
-        fd = os.open(path, os.O_CREAT | os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, mode & 0o666)
-    except FileNotFoundError as error:
-        raise TableCreateFailed(
-            place.text, f"there is no directory {path.parent}: create it first"
-        ) from error
-    except OSError as error:
-        raise TablePermission(
-            place.text, f"this process (uid {os.geteuid()}) may not open {path}: {error.strerror}"
-        ) from error
-    try:
-        if not try_lock(fd, _MONITOR_LOCK_BYTE):
-            text = os.pread(fd, 32, 0).decode("ascii", "ignore").strip()
-            pid = int(text) if text.isdigit() else 0
-            raise MonitorRunning(
-                place.text,
-                f"another monitor (pid {pid or 'unknown'}) already writes table {place.text}: stop it, "
-                "or give this one another table",
-                pid,
-            )
-        if not _is_at(path, fd):
-            # Somebody removed the table, lock file included, while this one was opening it.
-            os.close(fd)
-            return _take_monitor_lock(place, mode, gid)
-        if os.fstat(fd).st_uid == os.geteuid():
-            if gid is not None:
-                os.fchown(fd, -1, gid)
-            os.fchmod(fd, mode & 0o666)
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-    except MonitorRunning:
-        os.close(fd)
-        raise
-    except OSError as error:
-        os.close(fd)
-        raise TableCreateFailed(place.text, f"{path} cannot be locked: {error}") from error
-    return fd
-
-
-def _is_at(path: Path, fd: int) -> bool:
-    try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
-        return False
 
 
 def _present(place: Location) -> Segment | None:

@@ -47,7 +47,7 @@ class CountingStrategy(ABC):
         self._given_lane = lane
         self._slots = SlotMap()
         self._expected = ExpectedTimes()
-        # Random, so that workers do not move in step.
+        # Where the rotation goes on; random, so that workers do not move in step. Read modulo what is rotated.
         self._cursor = self._rng.randrange(2**16)
         self._picks: Counter[str] = Counter()
 
@@ -60,7 +60,7 @@ class CountingStrategy(ABC):
         _, _, lane, attached, mapped = question
         if lane is not None and attached is not None and mapped is not None and self._holds_selected():
             slot = mapped.slots[position]
-            charge = lane.charge(mapped.keys[position], slot, attached, None)
+            charge = lane.charge(mapped.keys[position], slot, None)
             expected = self._expected.of(attached, slot, lane.now_ns()) if slot is not None else None
             lane.open(charge, hold_ns=expected if expected is not None else lane.hold_ns)
         self._count_pick(lane)
@@ -74,15 +74,15 @@ class CountingStrategy(ABC):
             raise RuntimeError(NO_INSTANCES)
         question = self._question(instances, hint)
         position = self._choose(question)
-        _, _, lane, attached, mapped = question
+        lane, mapped = question.lane, question.mapped
         instance = instances[position]
         self._count_pick(lane)
         if lane is None:
             return Dispatch(instance, None, None)
         if mapped is None:
-            charge = lane.charge(_readable_id(instance), None, None, prompt_tokens)
+            charge = lane.charge(_readable_id(instance), None, prompt_tokens)
         else:
-            charge = lane.charge(mapped.keys[position], mapped.slots[position], attached, prompt_tokens)
+            charge = lane.charge(mapped.keys[position], mapped.slots[position], prompt_tokens)
         guard = Dispatch(instance, lane, charge)
         lane.open(charge, first_token_visible=isinstance(hint, Mapping) and bool(hint.get("stream")))
         return guard

@@ -11,6 +11,7 @@ from score_table.attachment import Attached
 from score_table.lane import Lane, live_row
 from score_table.layout import MARK_FLOOR, TIE_WINDOW, UNITS
 from score_table.pick import NO_SLOT
+from score_table.pick.rules import faded
 
 
 class LeastLoadStrategy(CountingStrategy):
@@ -32,9 +33,13 @@ class LeastLoadStrategy(CountingStrategy):
         if not mapped.matched_all:
             self._degraded("unmatched", lane)
             return self._with_unmatched(lane, attached, mapped, mode.fade)
-        claim = attached.claim
-        extra = claim.cells if claim.private else None
-        slot = attached.core.choose(mapped.candidates, self._cursor, mode.fade, extra)
+        extra = attached.claim.cells if attached.claim.private else None
+        cursor = self._cursor % max(1, attached.segment.n)
+        slot = attached.core.choose(mapped.candidates, cursor, mode.fade, extra)
+        if slot != NO_SLOT and (slot if slot >= 0 else ~slot) not in mapped.position:
+            # "All slots" has just become one more than this list has.
+            candidates = attached.core.prepare(list(mapped.position))
+            slot = attached.core.choose(candidates, cursor, mode.fade, extra)
         if slot == NO_SLOT:
             self._degraded("round_robin", lane)
             return self._by_objects(question)
@@ -51,15 +56,16 @@ class LeastLoadStrategy(CountingStrategy):
         return position
 
     def _with_unmatched(self, lane: Lane, attached: Attached, mapped: Mapped, fade: int) -> int:
-        """Some candidate has no slot: it scores this process's outstanding there times the lanes in use, plus
-        the fleet median of what others have; so it is neither free nor shut out."""
+        """Some candidate has no slot: it scores this process's outstanding there times the lanes in use, on top
+        of what the typical instance scores without this host; so it is neither free nor shut out."""
         slots = [slot for slot in mapped.slots if slot is not None]
         live = dict(zip(slots, live_row(attached, slots, fade), strict=True))
-        rest = [cell for cell in attached.segment.row(1)[: attached.segment.n] if cell < MARK_FLOOR]
-        median = int(statistics.median(rest)) if rest else 0
+        head = attached.segment.row(0 if fade < 0 else 1)[: attached.segment.n]
+        unmarked = [cell if fade < 0 else faded(cell, fade) for cell in head if cell < MARK_FLOOR]
+        typical = int(statistics.median(unmarked)) if unmarked else 0
         lanes = max(1, attached.segment.lanes_hi)
         scores = [
-            live[slot] if slot is not None else lane.unmatched.get(key, 0) * lanes * UNITS + max(0, median)
+            live[slot] if slot is not None else lane.unmatched.get(key, 0) * lanes * UNITS + typical
             for slot, key in zip(mapped.slots, mapped.keys, strict=True)
         ]
         limit = min(scores) + TIE_WINDOW

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import email.message
+import errno
 import gc
+import http.client
 import os
 import signal
+import socket
 from collections.abc import AsyncIterator, Iterator
+from urllib.error import HTTPError, URLError
 
 import httpx
 import pytest
@@ -14,6 +19,7 @@ import pytest
 from proxy_adapter import build_instance_strategy, process_lane
 from proxy_adapter.failures import is_failure, was_refused
 from proxy_adapter.strategies.base import CountingStrategy
+from score_table.reader import TableReader
 from score_table.writer import TableWriter
 from tests.tables import make_table
 from tests.unit.proxy_adapter.instances import plain
@@ -99,7 +105,9 @@ def test_a_stream_closed_early_releases(on: Fixture) -> None:
 
 
 def test_a_guard_that_is_dropped_releases_by_itself(on: Fixture) -> None:
-    on.strategy.dispatch(on.instances)
+    guard = on.strategy.dispatch(on.instances)
+    assert on.counts() == (1, 0)
+    del guard
     gc.collect()
     wait_until(lambda: on.counts() == (0, 0), what="housekeeping")
 
@@ -168,21 +176,62 @@ def test_strategies_of_one_process_share_one_lane_and_the_last_close_gives_it_ba
     with on.strategy.dispatch(on.instances):
         assert on.counts() == (1, 0)
     on.strategy.close()
-    assert on.writer.lane_tokens() == (0,)
+    with TableReader.open(table_name) as reader:
+        assert reader.snapshot().lanes == ()
     assert table_name not in process_lane._lanes
     assert on.strategy.select(on.instances) in on.instances, "a closed strategy goes on without a table"
 
 
-def test_whose_fault_an_exception_is() -> None:
+def _answer(status: int) -> Exception:
     request = httpx.Request("GET", "http://i/")
-    answers = {
-        status: httpx.HTTPStatusError("x", request=request, response=httpx.Response(status))
-        for status in (404, 503)
-    }
-    assert is_failure(answers[503])
-    assert not is_failure(answers[404])
-    assert not is_failure(asyncio.CancelledError())
-    assert is_failure(httpx.ConnectError("refused"))
+    return httpx.HTTPStatusError("x", request=request, response=httpx.Response(status))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        _answer(503),
+        HTTPError("http://i/", 500, "x", email.message.Message(), None),
+        httpx.ConnectError("refused"),
+        URLError(ConnectionRefusedError()),
+        socket.gaierror(-2, "unknown"),
+        OSError(errno.EHOSTUNREACH, "no route"),
+        http.client.RemoteDisconnected(),
+    ],
+)
+def test_these_are_the_instance_s_fault(error: Exception) -> None:
+    assert is_failure(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        _answer(404),
+        HTTPError("http://i/", 404, "x", email.message.Message(), None),
+        FileNotFoundError("a template of the proxy"),
+        PermissionError("a log file of the proxy"),
+        BrokenPipeError("the client went away"),
+        asyncio.CancelledError(),
+        GeneratorExit(),
+        ValueError("a bug of the proxy"),
+    ],
+)
+def test_these_are_not_the_instance_s_fault(error: BaseException) -> None:
+    assert not is_failure(error)
+
+
+def test_a_signal_handler_that_picks_while_housekeeping_starts_does_not_wait(table_name: str) -> None:
+    make_table(table_name, 2).close()
+    strategy = build_instance_strategy("least_load", table=table_name)
+    held = process_lane.acquire(table_name)
+    try:
+        with held._start:  # as in the interrupted code
+            assert strategy.select(plain(2)).instance_id in ("i0", "i1")
+        strategy.dispatch(plain(2)).release()
+        assert strategy.status()["lane"] == 0
+    finally:
+        process_lane.release(held)
+        strategy.close()
 
 
 def test_a_refusal_is_found_in_the_chain_of_causes() -> None:

@@ -9,12 +9,14 @@ import threading
 
 import pytest
 
+from score_table import claim as claim_module
 from score_table.attachment import Attached
 from score_table.charge import Charge
 from score_table.identity import Identity
 from score_table.lane import Lane
-from score_table.layout import Natural, State
+from score_table.layout import REGISTRY_LOCK, Mark, Natural, State
 from score_table.location import Location
+from score_table.locks import try_lock
 from score_table.segment import Segment
 from score_table.writer import TableWriter
 from tests.tables import PRICES, instance_id, make_table, publish
@@ -35,7 +37,7 @@ class Clock:
 
 
 def opened(lane: Lane, slot: int, tokens: int | None = 100, *, visible: bool = True) -> Charge:
-    charge = lane.charge(instance_id(slot), slot, lane.current(), tokens)
+    charge = lane.charge(instance_id(slot), slot, tokens)
     lane.open(charge, first_token_visible=visible)
     return charge
 
@@ -137,16 +139,66 @@ def test_absurd_prompt_lengths_are_cut_and_cells_stop_before_they_overflow(lane:
 
 
 def test_an_add_that_comes_in_the_middle_of_another_is_not_lost(lane: Lane) -> None:
-    """A signal handler, a finalizer or another thread finds the queue attended: it only appends."""
-    with lane._busy:
-        charge = opened(lane, 0)
+    """A signal handler or a finalizer that interrupts a change of its own thread only appends."""
+    charges: list[Charge] = []
+
+    def in_the_middle() -> None:
+        charges.append(opened(lane, 0))
         lane.close_charge_later(opened(lane, 1))
         assert cells(lane) == [0, 0, 0]
-    lane.housekeep()
+
+    lane._do(in_the_middle)
     assert natural(lane, Natural.OUTSTANDING, 0) == 1
     assert natural(lane, Natural.OUTSTANDING, 1) == 0
-    lane.close_charge(charge)
+    lane.close_charge(charges[0])
     assert cells(lane) == [0, 0, 0]
+
+
+def test_a_pick_is_counted_when_it_returns_also_while_housekeeping_and_other_threads_run(lane: Lane) -> None:
+    """Else the next pick would choose without it. 4 threads; each looks at its own add at once."""
+    stop = threading.Event()
+    missed: list[int] = []
+
+    def keep_house() -> None:
+        while not stop.is_set():
+            lane.housekeep()
+
+    def work(slot: int) -> None:
+        for _ in range(2000):
+            before = natural(lane, Natural.DISPATCHED, slot)
+            charge = opened(lane, slot)
+            if natural(lane, Natural.DISPATCHED, slot) <= before:
+                missed.append(slot)
+            lane.close_charge(charge)
+
+    workers = [threading.Thread(target=work, args=(slot,)) for slot in range(3)]
+    keeper = threading.Thread(target=keep_house)
+    for thread in (keeper, *workers):
+        thread.start()
+    for thread in workers:
+        thread.join()
+    stop.set()
+    keeper.join()
+    assert missed == []
+    assert cells(lane) == [0, 0, 0]
+
+
+def test_a_pick_from_a_newer_slot_map_is_counted_in_the_slot_it_was_picked_from(
+    table_name: str, clock: Clock
+) -> None:
+    writer = make_table(table_name, 1)
+    lane = Lane(table_name, clock=clock)
+    lane.attach()
+    writer.release_slot(0)
+    writer.assign(2, Identity(instance_id(0), "http://127.0.0.1:9000", 2, PRICES))
+    publish(writer, marks=[Mark.UNUSED, Mark.UNUSED, Mark.NONE])
+    charge = lane.charge(instance_id(0), 2, 100)  # by a map that nobody has stored in the lane
+    lane.open(charge, first_token_visible=True)
+    assert writer.naturals().outstanding[:3].tolist() == [0, 0, 1]
+    lane.close_charge(charge)
+    assert writer.naturals().outstanding[:3].tolist() == [0, 0, 0]
+    lane.close()
+    writer.close()
 
 
 def test_a_signal_handler_that_dispatches_loses_nothing(lane: Lane) -> None:
@@ -284,7 +336,7 @@ def test_requests_opened_before_there_is_a_table_are_counted_once_it_is_there(
     lane.attach()
     assert lane.current() is None
     assert "there is no table" in str(lane.problem)
-    charge = lane.charge(instance_id(1), None, None, 50)
+    charge = lane.charge(instance_id(1), None, 50)
     lane.open(charge, first_token_visible=True)
     assert lane.unmatched == {instance_id(1): 1}
     writer = make_table(table_name, 2)
@@ -305,7 +357,7 @@ def test_an_instance_that_joins_later_gets_the_requests_it_already_has(table_nam
     writer = make_table(table_name, 1)
     lane = Lane(table_name, clock=clock)
     lane.attach()
-    charge = lane.charge("late", None, lane.current(), 50)
+    charge = lane.charge("late", None, 50)
     lane.open(charge, first_token_visible=True)
     writer.assign(1, Identity("late", "http://late:1", 1, PRICES))
     publish(writer)
@@ -325,7 +377,12 @@ def test_without_a_free_lane_a_process_counts_locally_asks_for_lanes_and_retries
     first.attach()
     second.attach()
     assert attached(second).claim.private
-    assert Segment.open(Location.parse(table_name), writable=False).read("lanes_wanted") == 2
+    assert writer.lanes_wanted == 2
+    third = Lane(table_name, clock=clock)
+    third.attach()
+    third.housekeep()
+    assert writer.lanes_wanted == 3, "one more for each process without a lane, asked once"
+    third.close()
     charge = opened(second, 1)
     assert cells(second, 2)[1] > 0
     assert writer.naturals().outstanding[:2].tolist() == [0, 0]
@@ -344,7 +401,7 @@ def test_a_lane_given_back_is_clean_and_free(table_name: str, lane: Lane) -> Non
     opened(lane, 0)
     lane.close()
     writer = TableWriter.open(table_name, slots=64, lanes=8)
-    assert writer.lane_tokens() == (0,)
+    assert not Segment.open(Location.parse(table_name), writable=False).lane_block(0)[0]
     assert writer.naturals().outstanding[:3].tolist() == [0, 0, 0]
     writer.close()
 
@@ -389,3 +446,37 @@ def test_a_killed_worker_s_lane_is_emptied_and_others_are_untouched(table_name: 
     assert writer.naturals().outstanding[:3].tolist() == [1, 0, 0]
     assert attached(lane).claim.is_mine()
     writer.close()
+
+
+def test_a_claimer_killed_halfway_leaves_nothing_behind(table_name: str, clock: Clock) -> None:
+    """Its token stands before it zeroes what a former owner left; so the monitor finds a dead owner."""
+    writer = make_table(table_name, 2)
+    child = os.fork()
+    if child == 0:
+        lane = Lane(table_name, clock=clock)
+        lane.attach()
+        opened(lane, 1)
+        claim_module._zero = lambda claim: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
+        attached(lane).claim.abandon()
+        Lane(table_name, clock=clock).attach()  # claims the same lane again, and dies in the middle
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert writer.naturals().outstanding[1] == 1
+    assert [found.outstanding for found in writer.reclaim()] == [1]
+    assert writer.naturals().outstanding[1] == 0
+    writer.close()
+
+
+def test_a_busy_registry_is_tried_again_and_costs_no_lane(table_name: str, clock: Clock) -> None:
+    make_table(table_name, 1).close()
+    place = Location.parse(table_name)
+    fd = place.open(writable=True)
+    assert try_lock(fd, REGISTRY_LOCK)
+    lane = Lane(table_name, clock=clock)
+    lane.attach()
+    assert attached(lane).claim.private
+    os.close(fd)
+    clock.advance(1.1)
+    lane.housekeep()
+    assert attached(lane).claim.lane == 0
+    lane.close()

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from score_table.charge import Charge
 from score_table.errors import MonitorRunning, TableCreateFailed
 from score_table.identity import Identity, Prices
 from score_table.lane import Lane
@@ -104,7 +105,7 @@ def test_totals_outlive_the_lanes_they_were_counted_in(table_name: str) -> None:
     for round_number in (1, 2, 3):
         lane = Lane(table_name)
         lane.attach()
-        charge = lane.charge(instance_id(1), 1, lane.current(), 10)
+        charge = lane.charge(instance_id(1), 1, 10)
         lane.open(charge)
         assert writer.naturals().dispatched[1] == round_number
         lane.close_charge(charge)
@@ -120,7 +121,7 @@ def test_a_slot_is_reusable_only_when_no_lane_counts_there(table_name: str) -> N
     writer = make_table(table_name, 2)
     lane = Lane(table_name)
     lane.attach()
-    charge = lane.charge(instance_id(1), 1, lane.current(), 10)
+    charge = lane.charge(instance_id(1), 1, 10)
     lane.open(charge)
     assert writer.slot_reusable(0)
     assert not writer.slot_reusable(1)
@@ -134,7 +135,7 @@ def test_a_living_worker_s_lane_is_never_reclaimed(table_name: str) -> None:
     writer = make_table(table_name, 1)
     lane = Lane(table_name)
     lane.attach()
-    lane.open(lane.charge(instance_id(0), 0, lane.current(), 10))
+    lane.open(lane.charge(instance_id(0), 0, 10))
     assert writer.reclaim() == []
     assert writer.naturals().outstanding[0] == 1
     lane.close()
@@ -199,7 +200,7 @@ def test_detail_records_keep_unknown_apart_from_zero(tmp_path: Path) -> None:
     assert back is not None
     assert back.inflight == 0.0
     assert back.kv_usage is None
-    assert back.reason == "é" * 152
+    assert back.reason == "é" * 144
     assert back.own == 1.5
     every = Detail(**dict.fromkeys((*SAMPLE_FIELDS, *SCORE_PARTS), 0.25))
     write_detail(segment, 3, every)
@@ -227,4 +228,67 @@ def test_publish_stores_the_heartbeat_and_makes_the_table_ready(table_name: str)
     assert segment.read("heartbeat") == 123
     assert segment.state == State.READY
     assert segment.row(0)[:2].tolist() == [3072, -1024]
+    writer.close()
+
+
+def test_a_lane_given_back_while_the_lanes_are_read_is_not_counted_twice(
+    table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make_table(table_name, 1)
+    lane = Lane(table_name)
+    lane.attach()
+    for _ in range(10):
+        lane.close_charge(_opened(lane))
+    assert writer.naturals().dispatched[0] == 10
+
+    class GivesBack:
+        """The rows of the table, with a worker that leaves at the moment they are copied."""
+
+        def __getitem__(self, key: object) -> object:
+            cells = rows[key]  # type: ignore[index]
+            before = cells.copy()
+            lane.close()
+
+            class Copied:
+                def copy(self) -> object:
+                    return before
+
+            return Copied()
+
+    rows = writer._naturals
+    monkeypatch.setattr(writer, "_naturals", GivesBack())
+    assert writer.naturals().dispatched[0] == 10
+    monkeypatch.setattr(writer, "_naturals", rows)
+    assert writer.naturals().dispatched[0] == 10
+    newcomer = Lane(table_name)
+    newcomer.attach()
+    newcomer.close_charge(_opened(newcomer))
+    assert writer.naturals().dispatched[0] == 11
+    newcomer.close()
+    writer.close()
+
+
+def _opened(lane: Lane) -> Charge:
+    charge = lane.charge(instance_id(0), 0, 10)
+    lane.open(charge)
+    return charge
+
+
+def test_slots_that_begin_with_a_tick_make_every_older_slot_map_void(table_name: str) -> None:
+    writer = make_table(table_name, 1)
+    lane = Lane(table_name)
+    lane.attach()
+    writer.assign(1, Identity("newcomer", "http://newcomer:1", 1, PRICES))
+    between = lane.current()
+    assert between is not None
+    assert between.directory.by_id("newcomer") is None, "its cell is still unused"
+    publish(writer)
+    after = lane.current()
+    assert after is not None
+    assert after.directory.by_id("newcomer") == 1
+    membership = after.directory.membership
+    publish(writer)
+    assert lane.current() is after, "an ordinary tick changes no map"
+    assert after.directory.membership == membership
+    lane.close()
     writer.close()
