@@ -18,6 +18,7 @@ from score_table.errors import (
     TablePermission,
     TableUntrusted,
 )
+from score_table.layout import MAGIC
 
 DEFAULT_TABLE = "/loadboard"
 TABLE_VARIABLE = "LOADBOARD_TABLE"
@@ -71,6 +72,23 @@ class Location:
     def temporaries(self) -> list[Path]:
         """Left-overs of creations that were cut short."""
         return sorted(self.path.parent.glob(f"{glob.escape(self.path.name)}.tmp-*"))
+
+    def holds_foreign_file(self) -> bool:
+        """Whether something has the name that is no table of any version, and must be neither replaced nor
+        removed. An empty file is nobody's loss. ``OSError`` if it cannot be looked at."""
+        try:
+            facts = os.lstat(self.path)
+            if not stat.S_ISREG(facts.st_mode):
+                return True
+            if facts.st_size == 0:
+                return False
+            fd = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            return os.pread(fd, 8, 0) != MAGIC.to_bytes(8, "little")
+        finally:
+            os.close(fd)
 
     def create(self, size: int) -> int:
         """Make a new file of ``size`` zero bytes with its space reserved; returns a descriptor.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from score_table import monitor_lock
-from score_table.errors import TableError
+from score_table.errors import TableError, TableIncompatible
 from score_table.layout import LANE_LOCKS
 from score_table.location import Location
 from score_table.locks import try_lock, unlock
@@ -26,9 +26,12 @@ def remove_table(location: str, *, force: bool = False) -> list[str]:
     """Remove the table of that name, its lock file and left-over temporaries; returns the removed paths.
 
     ``MonitorRunning`` while a monitor holds it, ``TableInUse`` while workers do (unless ``force``),
-    ``PermissionError``, ``ValueError`` for a malformed name. A table of another layout is removed as well.
+    ``TableIncompatible`` if what has the name is no table, ``PermissionError``, ``ValueError`` for a malformed
+    name. A table of another layout is removed as well.
     """
     place = Location.parse(location)
+    if place.holds_foreign_file():
+        raise TableIncompatible(location, f"{place.path} is not a loadboard table and is left alone")
     lock_fd = monitor_lock.hold_if_free(place)
     try:
         if not force:

@@ -213,10 +213,14 @@ def _check_header(location: Location, fd: int) -> Geometry:
     name = location.text
     size = os.fstat(fd).st_size
     header = os.pread(fd, HEADER_SIZE, 0)
+    if size == 0:
+        raise TableNotReady(name, f"table {name} is empty: its creator has not finished, or died")
+    if header[:8] not in (MAGIC.to_bytes(8, "little"), bytes(8)):
+        raise TableIncompatible(name, f"{location.path} is not a loadboard table: choose another name")
     if len(header) < HEADER_SIZE:
-        if size == 0:
-            raise TableNotReady(name, f"table {name} is empty: its creator has not finished, or died")
-        raise TableTruncated(name, f"table {name} has only {size} bytes: remove it and restart the monitor")
+        raise TableTruncated(
+            name, f"table {name} has only {size} bytes: restart the monitor, it makes a new one"
+        )
 
     def value(field_name: str) -> int:
         field = IDENTITY_PART[field_name]
@@ -224,8 +228,6 @@ def _check_header(location: Location, fd: int) -> Geometry:
 
     if value("magic") == 0:
         raise TableNotReady(name, f"table {name} is not ready yet: its creator has not finished, or died")
-    if value("magic") != MAGIC:
-        raise TableIncompatible(name, f"{location.path} is not a loadboard table: choose another name")
     if value("layout_major") != LAYOUT_MAJOR:
         raise TableIncompatible(
             name,
@@ -234,7 +236,7 @@ def _check_header(location: Location, fd: int) -> Geometry:
         )
     if zlib.crc32(header[_CRC_START:_CRC_END]) != value("identity_crc"):
         raise TableTruncated(
-            name, f"the header of table {name} is damaged: remove it and restart the monitor"
+            name, f"the header of table {name} is damaged: restart the monitor, it makes a new one"
         )
     if value("layout_hash") != LAYOUT_HASH:
         raise TableIncompatible(
@@ -252,6 +254,7 @@ def _check_header(location: Location, fd: int) -> Geometry:
         raise TableTruncated(name, f"the header of table {name} contradicts itself in {', '.join(wrong)}")
     if size < geometry.total_size:
         raise TableTruncated(
-            name, f"table {name} has {size} of {geometry.total_size} bytes: remove it and restart the monitor"
+            name,
+            f"table {name} has {size} of {geometry.total_size} bytes: restart the monitor, it makes a new one",
         )
     return geometry

@@ -25,7 +25,7 @@ from score_table.layout import (
     Natural,
     State,
 )
-from score_table.location import Location
+from score_table.location import Location, creation_failed
 from score_table.locks import try_lock, unlock
 from score_table.records import Detail, write_detail
 from score_table.segment import Segment, boot_id
@@ -317,7 +317,19 @@ def _gid_of(group: str | None, place: Location) -> int | None:
 
 
 def _present(place: Location) -> Segment | None:
-    """The table of that name, if this process can map it; one that it cannot will be replaced."""
+    """The table of that name, if this process can use it; one of another layout, or damaged, is replaced.
+
+    ``TableCreateFailed`` if a file that is no table has the name.
+    """
+    try:
+        foreign = place.holds_foreign_file()
+    except OSError as error:
+        raise creation_failed(place, error, 0) from error
+    if foreign:
+        raise TableCreateFailed(
+            place.text,
+            f"{place.path} is there and is not a loadboard table: choose another name for the table",
+        )
     with contextlib.suppress(TableError):
         return Segment.open(place, writable=True)
     return None

@@ -101,7 +101,10 @@ def test_absent_not_ready_foreign_and_truncated_are_told_apart(tmp_path: Path) -
     with pytest.raises(TableIncompatible, match="not a loadboard table"):
         opening()
     path.write_bytes(b"short")
-    with pytest.raises(TableTruncated, match="5 bytes"):
+    with pytest.raises(TableIncompatible, match="not a loadboard table"):
+        opening()
+    path.write_bytes(b"LOADBRD\x01")
+    with pytest.raises(TableTruncated, match="8 bytes"):
         opening()
     path.unlink()
     size = make(str(path)).geometry.total_size

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from score_table.charge import Charge
-from score_table.errors import MonitorRunning, TableCreateFailed
+from score_table.errors import MonitorRunning, TableCreateFailed, TableIncompatible
 from score_table.identity import Identity, Prices
 from score_table.lane import Lane
 from score_table.layout import Geometry, State
 from score_table.location import Location
 from score_table.records import SAMPLE_FIELDS, SCORE_PARTS, Detail, read_detail, write_detail
+from score_table.removal import remove_table
 from score_table.segment import Segment
 from score_table.writer import TableWriter
 from tests.tables import PRICES, instance_id, make_table, publish
@@ -68,13 +70,37 @@ def test_lanes_that_were_wanted_are_there_in_the_next_table(table_name: str) -> 
     writer.close()
 
 
-def test_a_table_of_another_layout_is_replaced(table_name: str) -> None:
+@pytest.mark.parametrize("content", [b"", b"LOADBRD\x01 of another version" * 1000, b"LOADBRD\x01"])
+def test_an_empty_file_and_a_table_of_another_layout_are_replaced(table_name: str, content: bytes) -> None:
     path = Location.parse(table_name).path
-    path.write_bytes(b"not a table at all" * 1000)
+    path.write_bytes(content)
     path.chmod(0o600)
     writer = TableWriter.open(table_name, slots=64, lanes=8)
     assert not writer.adopted
     writer.close()
+
+
+def _make_file(path: Path) -> None:
+    path.write_bytes(b"somebody's notes")
+
+
+def _make_link(path: Path) -> None:
+    path.symlink_to("/etc/hostname")
+
+
+@pytest.mark.parametrize("make", [_make_file, Path.mkdir, os.mkfifo, _make_link])
+def test_what_is_no_table_is_neither_replaced_nor_removed(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
+    path = tmp_path / "notes"
+    make(path)
+    before = path.lstat()
+    with pytest.raises(TableCreateFailed, match="is not a loadboard table"):
+        TableWriter.open(str(path), slots=64, lanes=8)
+    for force in (False, True):
+        with pytest.raises(TableIncompatible, match="left alone"):
+            remove_table(str(path), force=force)
+    assert path.lstat() == before
 
 
 def test_left_over_temporaries_are_removed_by_the_monitor(table_name: str) -> None:
