@@ -69,7 +69,7 @@ class SlotMap:
             slots.append(slot)
             if slot is None:
                 keys.append(str(instance_id))
-                self._tell(str(instance_id), attached)
+                self._tell(instance_id, attached)
             else:
                 keys.append(directory.holders[slot].id)
                 position.setdefault(slot, index)
@@ -84,12 +84,21 @@ class SlotMap:
             None not in slots and bool(position),
         )
 
-    def _tell(self, instance_id: str, attached: Attached) -> None:
-        if instance_id not in self._told and len(self._told) < _TOLD_KEPT:
-            self._told.add(instance_id)
+    def _tell(self, instance_id: object, attached: Attached) -> None:
+        if instance_id in self._told or len(self._told) >= _TOLD_KEPT:
+            return
+        self._told.add(str(instance_id))
+        table = attached.segment.location.text
+        if instance_id is None:
+            logger.warning(
+                "an object given as an instance has no instance_id: give objects with instance_id, host and port. "
+                "It is not in table %s and is compared by what this process has outstanding there",
+                table,
+            )
+        else:
             logger.warning(
                 "instance %s is not in table %s, by neither id nor address: it is compared by what this process "
                 "has outstanding there; add it to the monitor's instances",
                 instance_id,
-                attached.segment.location.text,
+                table,
             )

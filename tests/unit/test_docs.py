@@ -3,20 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import re
 import shlex
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from loadboard import exits
 from loadboard.cli import build_parser
+from monitor.scores.base import Loads
+from monitor.scores.token_aware import TokenAware
+from proxy_adapter import Dispatch, Strategy, build_instance_strategy
 from proxy_adapter.factory import ALIASES, STRATEGIES
 from score_table.pick import CORES
 from score_table.reader import InstanceFacts, LaneFacts, TableSnapshot
 from tests.tables import make_table
+from tests.unit.proxy_adapter.instances import plain
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -90,12 +97,19 @@ def _command_lines() -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("line", [line for line in _command_lines() if "loadboard " in line.split("#")[0]])
-def test_every_command_line_in_the_documents_is_one_the_program_takes(line: str) -> None:
-    words = shlex.split(line, comments=True)
-    if "loadboard" not in words:
-        pytest.skip("not a command of ours")
-    build_parser().parse_args(words[words.index("loadboard") + 1 :])
+def _our_command_lines() -> list[list[str]]:
+    found = []
+    for line in _command_lines():
+        words = shlex.split(line, comments=True)
+        place = next((at for at, word in enumerate(words) if word.split("/")[-1] == "loadboard"), None)
+        if place is not None and words[0] not in ("install", "systemctl"):
+            found.append(words[place + 1 :])
+    return found
+
+
+@pytest.mark.parametrize("arguments", _our_command_lines(), ids=" ".join)
+def test_every_command_line_in_the_documents_is_one_the_program_takes(arguments: list[str]) -> None:
+    build_parser().parse_args(arguments)
 
 
 @pytest.mark.parametrize("line", [line for line in _command_lines() if line.startswith("make ")])
@@ -133,3 +147,58 @@ def test_links_between_the_documents_lead_somewhere() -> None:
     for page, text in {"README.md": README, **{f"docs/{name}": body for name, body in PAGES.items()}}.items():
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", text):
             assert ((ROOT / page).parent / target).exists(), (page, target)
+
+
+LIBRARY = PAGES["library.md"]
+
+
+def test_the_streaming_example_counts_until_the_body_has_ended(table_name: str) -> None:
+    example = LIBRARY.split("```python\n")[1].split("```")[0]
+    writer = make_table(table_name, 2)
+    strategy = build_instance_strategy("least_load", table=table_name)
+    namespace: dict[str, Any] = {"strategy": strategy, "instances": plain(2)}
+    exec(compile(example, "library.md", "exec", dont_inherit=True), namespace)
+
+    async def send_upstream(instance: Any) -> AsyncIterator[bytes]:
+        for chunk in (b"a", b"b", b"c"):
+            yield chunk
+
+    async def main() -> None:
+        body = namespace["body"](send_upstream, 100)
+        assert await anext(body) == b"a"
+        assert writer.naturals().outstanding.sum() == 1
+        assert writer.naturals().prompt_tokens.sum() == 0, "the first token is out"
+        await body.aclose()
+        assert writer.naturals().outstanding.sum() == 0
+        assert [chunk async for chunk in namespace["body"](send_upstream, 100)] == [b"a", b"b", b"c"]
+        assert writer.naturals().outstanding.sum() == 0
+
+    try:
+        asyncio.run(main())
+    finally:
+        strategy.close()
+        writer.close()
+
+
+def test_the_library_page_has_every_member_and_every_key_of_status() -> None:
+    strategy = build_instance_strategy("least_load", table=None)
+    for key in strategy.status():
+        assert f"| `{key}` |" in LIBRARY, key
+    for kind in (Strategy, Dispatch):
+        for name in vars(kind):
+            if not name.startswith("_"):
+                assert f"`{name}" in LIBRARY, name
+
+
+def test_the_example_of_the_score_page_is_what_the_code_computes() -> None:
+    loads = Loads(
+        own=np.array([4.0]),
+        others=np.array([2.0]),
+        n=np.array([6.0]),
+        pending=np.array([2000.0]),
+        kv=np.array([0.5]),
+        speed=np.array([1.0]),
+        slots=np.array([64.0]),
+    )
+    assert TokenAware().score(loads).tolist() == [18.0]
+    assert "= 13 + 5 = 18" in PAGES["score.md"]
