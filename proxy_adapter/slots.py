@@ -85,9 +85,10 @@ class SlotMap:
         )
 
     def _tell(self, instance_id: object, attached: Attached) -> None:
-        if instance_id in self._told or len(self._told) >= _TOLD_KEPT:
+        key = str(instance_id)
+        if key in self._told or len(self._told) >= _TOLD_KEPT:
             return
-        self._told.add(str(instance_id))
+        self._told.add(key)
         table = attached.segment.location.text
         if instance_id is None:
             logger.warning(
