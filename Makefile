@@ -12,6 +12,7 @@ help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: setup.cfg pyproject.toml
+	@echo "creating $(VENV) and installing (about a minute)"
 ifdef UV
 	test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV)
 	uv pip install --quiet --python $(BIN)/python -e '.[dev]'

@@ -28,8 +28,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 
 def run(args: argparse.Namespace) -> int:
-    """0 and a summary on stdout, or 78 (``EX_CONFIG``) and one line per problem on stderr."""
-    from monitor.config import ConfigError, load_config
+    """0 and a summary with notes on stdout, or 78 (``EX_CONFIG``) and one line per problem on stderr."""
+    from monitor.config import ConfigError, load_config, notes
 
     try:
         config = load_config(args.file, {}, {}, resolve=False)
@@ -43,6 +43,8 @@ def run(args: argparse.Namespace) -> int:
     )
     for line in _summary(config):
         print(f"  {line}")
+    for note in notes(config):
+        print(f"  note: {note}")
     return OK
 
 

@@ -8,10 +8,15 @@ import json
 import sys
 from typing import Any
 
+from loadboard import wording
 from loadboard.exits import OK, USAGE
-from score_table.errors import TableError
+from loadboard.tables import DIRECTORY, tables_in
+from score_table.errors import TableAbsent, TableError
 from score_table.location import default_table
 from score_table.reader import InstanceFacts, TableReader, TableSnapshot
+
+# With usual ids the text fits this; the gaps between the columns become smaller for it.
+_WIDTH = 100
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,7 +27,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument(
         "--table", default=None, help="name or path of the table (default: LOADBOARD_TABLE, else /loadboard)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON instead of text")
+    parser.add_argument("--json", action="store_true", help="print JSON, which has more fields than the text")
     parser.set_defaults(run=run)
 
 
@@ -31,6 +36,10 @@ def run(args: argparse.Namespace) -> int:
     try:
         with TableReader.open(args.table or default_table()) as reader:
             snapshot = reader.snapshot()
+    except TableAbsent as error:
+        there = ", ".join(tables_in()) or "none"
+        print(f"{error}\ntables in {DIRECTORY}: {there}", file=sys.stderr)
+        return error.exit_status
     except TableError as error:
         print(error, file=sys.stderr)
         return error.exit_status
@@ -50,19 +59,19 @@ def as_json(snapshot: TableSnapshot) -> dict[str, Any]:
 
 
 def as_text(snapshot: TableSnapshot) -> list[str]:
-    """The snapshot as lines for a person; unknown is ``-``."""
+    """The snapshot as lines for a person; unknown is ``-``. Not every field: JSON has them all."""
+    silent = wording.is_silent(snapshot.degraded)
     heartbeat = "never" if snapshot.heartbeat_age_s is None else f"{snapshot.heartbeat_age_s:.2f} s ago"
-    mode = f"DEGRADED ({snapshot.degraded})" if snapshot.degraded else "fresh"
     lines = [
-        f"table {snapshot.table}  layout {snapshot.layout}  {snapshot.state}  picks: {mode}",
+        f"table {snapshot.table}  layout {snapshot.layout}  {snapshot.state}  "
+        f"picks: {wording.picks(snapshot.degraded)}",
         f"monitor pid {snapshot.monitor_pid}  heartbeat {heartbeat}  ticks {snapshot.ticks}",
-        f"slots {snapshot.n} of {snapshot.capacity}  lanes {snapshot.lanes_in_use} of {snapshot.lane_capacity}",
+        f"{_count(len(snapshot.instances), 'instance')} ({_count(snapshot.n, 'slot')} used of "
+        f"{snapshot.capacity})  lanes {snapshot.lanes_in_use} of {snapshot.lane_capacity}",
+        *([wording.SILENT] if silent else []),
         "",
+        *_columns([*_HEADINGS, *(_row(instance, silent) for instance in snapshot.instances)]),
     ]
-    rows = [_HEADINGS, *(_row(instance) for instance in snapshot.instances)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADINGS))]
-    for row in rows:
-        lines.append("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
     for instance in snapshot.instances:
         if instance.reason:
             lines.append(f"  {instance.id}: {instance.reason}")
@@ -78,42 +87,55 @@ def as_text(snapshot: TableSnapshot) -> list[str]:
     return lines
 
 
-_HEADINGS = [
-    "instance",
-    "state",
-    "mark",
-    "engine",
-    "score",
-    "outstanding",
-    "held",
-    "inflight",
-    "running",
-    "waiting",
-    "qps_1m",
-    "kv",
-    "age",
-    "dispatched",
-]
+# Two rows; the first three columns are texts, the others numbers.
+_HEADINGS = (
+    ("", "", "", "", "out-", "", "in-", "wait-", "qps", "KV", "", "dis-"),
+    (
+        "instance",
+        "state",
+        "engine",
+        "score",
+        "standing",
+        "held",
+        "flight",
+        "ing",
+        "1m",
+        "use",
+        "age",
+        "patched",
+    ),
+)
+_TEXTS = 3
 
 
-def _row(instance: InstanceFacts) -> list[str]:
-    return [
+def _row(instance: InstanceFacts, silent: bool) -> tuple[str, ...]:
+    return (
         instance.id,
-        instance.state + (" (estimated)" if instance.estimated else ""),
-        instance.mark or "-",
-        instance.engine or "-",
-        _number(instance.score, 2),
+        wording.state(instance.state, instance.mark, estimated=instance.estimated, silent=silent),
+        instance.engine or wording.UNKNOWN,
+        wording.decimal(instance.score, 2),
         str(instance.outstanding),
         str(instance.held),
-        _number(instance.inflight, 0),
-        _number(instance.running, 0),
-        _number(instance.waiting, 0),
-        _number(instance.qps_1m, 2),
-        "-" if instance.kv_usage is None else f"{instance.kv_usage:.1%}",
-        "-" if instance.age_s is None else f"{instance.age_s:.1f} s",
+        wording.whole(instance.inflight),
+        wording.whole(instance.waiting),
+        wording.decimal(instance.qps_1m, 2),
+        wording.percent(instance.kv_usage),
+        wording.seconds(instance.age_s, 1),
         str(instance.dispatched),
+    )
+
+
+def _columns(rows: list[tuple[str, ...]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _WIDTH else " "
+    return [
+        gap.join(
+            cell.ljust(width) if column < _TEXTS else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
     ]
 
 
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"

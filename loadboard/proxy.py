@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from loadboard.exits import BAD_CONFIG, FAILED, USAGE
+from loadboard.extras import install_hint
 from proxy_adapter.demo_proxy.serve import DEFAULT_GRACEFUL_TIMEOUT_S, DEFAULT_HOST, DEFAULT_PORT
 from proxy_adapter.demo_proxy.settings import (
     DEFAULT_MAX_BODY_BYTES,
@@ -25,6 +26,8 @@ class _UsageError(Exception):
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command to the ``loadboard`` parser."""
+    from proxy_adapter.factory import ALIASES, STRATEGIES
+
     parser = commands.add_parser(
         "proxy",
         help="run the demo proxy",
@@ -40,7 +43,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "--workers", type=_integer(1, 256), default=1, metavar="N", help="processes (default: %(default)s)"
     )
     parser.add_argument(
-        "--strategy", metavar="NAME", help="default: PROXY_INSTANCE_STRATEGY, else round_robin"
+        "--strategy",
+        metavar="NAME",
+        help=f"how instances are picked: {_names(STRATEGIES, ALIASES)} (default: PROXY_INSTANCE_STRATEGY, "
+        "else round_robin)",
     )
     parser.add_argument(
         "--table",
@@ -88,10 +94,10 @@ def run(args: argparse.Namespace) -> int:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ModuleNotFoundError as error:
-        print(f"loadboard proxy needs {error.name}: pip install 'loadboard[proxy]'", file=sys.stderr)
+        print(f"loadboard proxy needs {error.name}: {install_hint('proxy')}", file=sys.stderr)
         return FAILED
     from monitor.config import ConfigError
-    from proxy_adapter.demo_proxy.serve import serve
+    from proxy_adapter.demo_proxy.serve import CannotListen, serve
 
     try:
         settings = settings_from(args)
@@ -101,13 +107,17 @@ def run(args: argparse.Namespace) -> int:
     except ConfigError as error:
         print(error, file=sys.stderr)
         return BAD_CONFIG
-    return serve(
-        settings,
-        host=args.host,
-        port=args.port,
-        workers=args.workers,
-        graceful_timeout_s=args.graceful_timeout,
-    )
+    try:
+        return serve(
+            settings,
+            host=args.host,
+            port=args.port,
+            workers=args.workers,
+            graceful_timeout_s=args.graceful_timeout,
+        )
+    except CannotListen as error:
+        print(error, file=sys.stderr)
+        return FAILED
 
 
 def settings_from(args: argparse.Namespace) -> ProxySettings:
@@ -138,11 +148,14 @@ def _strategy(flag: str | None) -> str:
     try:
         return canonical_name(name)
     except ValueError as error:
-        valid = "; ".join(
-            f"{known} (or {', '.join(alias for alias, to in ALIASES.items() if to == known)})"
-            for known in STRATEGIES
-        )
-        raise _UsageError(f"{error}\nvalid names: {valid}") from None
+        raise _UsageError(f"{error}\nvalid names: {_names(STRATEGIES, ALIASES)}") from None
+
+
+def _names(strategies: Iterable[str], aliases: Mapping[str, str]) -> str:
+    return "; ".join(
+        f"{known} (or {', '.join(alias for alias, to in aliases.items() if to == known)})"
+        for known in strategies
+    )
 
 
 def _table(given: str) -> str | None:

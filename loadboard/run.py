@@ -22,7 +22,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "run",
         help="run the monitor",
         description="Poll the instances and keep the score table of this host. "
-        "SIGHUP reloads the configuration, SIGTERM ends the monitor and leaves the table to its successor.",
+        "SIGHUP reloads the configuration, SIGTERM ends the monitor and leaves the table to its successor. "
+        "The options of the groups are also keys of the file and variables; a flag wins over both.",
         allow_abbrev=False,  # an abbreviation would change its meaning when an option is added
     )
     parser.add_argument("--config", metavar="FILE", type=Path, help="the configuration file (TOML)")

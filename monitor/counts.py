@@ -36,5 +36,9 @@ class Counts(Protocol):
         """Total of requests that ended."""
 
     @property
+    def cells(self) -> NDArray[np.int64]:
+        """Units in the lane cells, read just before the natural units."""
+
+    @property
     def suspects(self) -> NDArray[np.int64]:
         """Total of refused connections that workers met."""

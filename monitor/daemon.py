@@ -19,12 +19,16 @@ from monitor.config import ConfigError, MonitorConfig, options
 from monitor.logs import Log, open_log
 from monitor.sd_notify import Notifier
 from monitor.service import Service
+from monitor.threads import Threads
 from score_table.errors import TableError
 from score_table.writer import TableWriter
 
 log = structlog.stdlib.get_logger("loadboard.monitor")
 
 _NS = 1_000_000_000
+
+#: Threads beyond one for each instance, whose name may be under look-up.
+SPARE_THREADS = 16
 
 
 def main(config: MonitorConfig, reload: Callable[[], MonitorConfig]) -> int:
@@ -50,12 +54,15 @@ class Daemon:
         self._log = written
         self._clock = clock or SystemClock()
         self._notifier = notifier or Notifier.from_env(os.environ)
+        self._may_grow = True
         self._stop = asyncio.Event()
         self._hup = asyncio.Event()
 
     async def run(self) -> int:
-        """Serve until stopped; a table that somebody removed or replaced is made anew."""
+        """Serve until stopped; a table that somebody removed or replaced, or that is too small, is made anew."""
         loop = asyncio.get_running_loop()
+        loop.set_default_executor(Threads(self._config.slots + SPARE_THREADS))
+        outgrown = 0
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
         loop.add_signal_handler(signal.SIGHUP, self._hup.set)
@@ -66,8 +73,11 @@ class Daemon:
                 except TableError as error:
                     log.error("the table cannot be used: %s", error, table=error.location)
                     return error.exit_status
+                # One that came out no larger has all the lanes it may have; to try again each second would only
+                # make every worker move each second.
+                self._may_grow = self._may_grow and table.lanes > outgrown
                 try:
-                    await self._serve(table)
+                    outgrown = await self._serve(table)
                 finally:
                     table.close()
             return 0
@@ -75,8 +85,9 @@ class Daemon:
             for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
                 loop.remove_signal_handler(number)
 
-    async def _serve(self, table: TableWriter) -> None:
-        service = Service(self._config, table, self._clock, self._notifier)
+    async def _serve(self, table: TableWriter) -> int:
+        """Until stopped or until the table is lost; its lanes where they were too few, else 0."""
+        service = Service(self._config, table, self._clock, self._notifier, may_grow=self._may_grow)
         await service.start()
         log.info(
             "started", table=table.location, adopted=table.adopted, slots=table.capacity, lanes=table.lanes
@@ -101,6 +112,7 @@ class Daemon:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             await service.aclose()
+        return table.lanes if service.outgrown else 0
 
     async def _reloads(self, service: Service) -> None:
         while True:
@@ -108,20 +120,38 @@ class Daemon:
             self._hup.clear()
             self._notifier.reloading()
             try:
-                # In a thread: a slow disk must not hold up the ticks.
-                wanted = await asyncio.to_thread(self._reload_config)
-                self._config = keep_fixed(self._config, wanted)
-                self._log.set_level(self._config.log_level)
-                await service.configure(self._config)
-            except ConfigError as error:
-                for line in error.lines():
-                    log.error("reload: %s", line)
-                log.error("reload failed, the configuration stays as it was", problems=len(error.problems))
-            except Exception:
-                log.exception("reload failed")
-            else:
-                log.info("configuration reloaded", instances=len(self._config.instances))
+                await self.reload(service)
+            except asyncio.CancelledError:
+                self._hup.set()  # the table was lost in between; the next one's service has to do it
+                raise
             self._notifier.ready()
+
+    async def reload(self, service: Service) -> None:
+        """Read the configuration anew and let ``service`` follow it; what goes wrong is logged, and changes
+        nothing."""
+        try:
+            # In a thread: a slow disk must not hold up the ticks.
+            wanted = keep_fixed(self._config, await asyncio.to_thread(self._reload_config))
+        except ConfigError as error:
+            for line in error.lines():
+                log.error("reload: %s", line)
+            log.error("reload failed, the configuration stays as it was", problems=len(error.problems))
+            return
+        except Exception:
+            log.exception("reload failed, the configuration stays as it was")
+            return
+        try:
+            await service.configure(wanted)
+        except Exception:
+            log.exception("reload failed, going back to the configuration as it was")
+            try:
+                await service.configure(self._config)
+            except Exception:
+                log.exception("the old configuration could not be restored as a whole; restart the monitor")
+            return
+        self._config = wanted
+        self._log.set_level(wanted.log_level)
+        log.info("configuration reloaded", instances=len(wanted.instances))
 
 
 def open_table(config: MonitorConfig) -> TableWriter:

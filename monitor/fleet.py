@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,14 +16,15 @@ from numpy.typing import NDArray
 
 from monitor.counts import Counts
 from monitor.estimate.dispatched import DispatchRate
-from monitor.estimate.frozen import FROZEN_AFTER_S, Frozen
+from monitor.estimate.frozen import Frozen
 from monitor.estimate.means import Means
 from monitor.estimate.others import Others
 from monitor.estimate.rates import Rates
 from monitor.estimate.sampling import sample_of
 from monitor.estimate.speed import Speed
+from monitor.estimate.steady import SteadyOwn
 from monitor.polling.failure import FailureKind
-from monitor.polling.health import EVENT_OF, Health, HealthEvent, transition
+from monitor.polling.health import EVENT_OF, Health, HealthEvent, Repeats, transition
 from monitor.sample import Reading, Sample
 from score_table.identity import Prices
 from score_table.layout import Mark
@@ -63,6 +65,8 @@ class Book:
     failure: str = ""
     failure_boot_ns: int = 0
     failures: int = 0
+    ways_to_fail: set[FailureKind] = field(default_factory=set)  #: met since the last sample
+    repeats: Repeats = field(default_factory=Repeats)
     rates: Rates = field(default_factory=Rates)
     frozen: Frozen = field(default_factory=Frozen)
 
@@ -74,6 +78,7 @@ class Fleet:
         self.staleness_s = staleness_s
         self.means = means
         self.others = Others(capacity)
+        self.steady_own = SteadyOwn(capacity)
         self.speed = Speed(capacity)
         self.dispatched = DispatchRate(capacity)
         self.books: dict[int, Book] = {}
@@ -94,6 +99,10 @@ class Fleet:
         self.price_kv_token = np.zeros(capacity)
 
         self._slot_of: dict[int, int] = {}
+        #: Slots admitted since the lanes were read, with the totals that they go on from.
+        self._begins: dict[int, tuple[int, int]] = {}
+        self._dispatched_before = np.zeros(capacity, dtype=np.int64)
+        self._ended_before = np.zeros(capacity, dtype=np.int64)
         self._counts: Counts | None = None
         self._mono_ns = self._boot_ns = 0
 
@@ -110,7 +119,22 @@ class Fleet:
         self.price_prompt_token[slot] = admission.prices.prompt_token
         self.price_kv_token[slot] = admission.prices.kv_token
         self.dispatched.clear(slot, mono_ns)
+        self._begins[slot] = (0, 0)
         self.changed.add(slot)
+
+    def resume(self, slot: int, dispatched: int, ended: int) -> None:
+        """Just admitted, ``slot`` goes on from these totals, which an earlier monitor left in the table."""
+        self._begins[slot] = (dispatched, ended)
+
+    def totals(self, slot: int) -> tuple[int, int]:
+        """Requests dispatched to, and ended at, ``slot`` since its admission, whether their workers live or not."""
+        counts = self._counts
+        if counts is None or slot in self._begins:
+            return self._begins.get(slot, (0, 0))
+        return (
+            int(counts.dispatched[slot] - self._dispatched_before[slot]),
+            int(counts.ended[slot] - self._ended_before[slot]),
+        )
 
     def readmit(self, slot: int, key: int, admission: Admission) -> None:
         """The same incarnation with other settings: late answers under the old key land nowhere."""
@@ -134,6 +158,7 @@ class Fleet:
         for array in (self.tokens_at_poll, self.price_request, self.price_prompt_token, self.price_kv_token):
             array[slot] = 0.0
         self.others.clear(slot)
+        self.steady_own.clear(slot)
         self.speed.clear(slot)
         self.changed.discard(slot)
 
@@ -142,8 +167,21 @@ class Fleet:
     def counted(self, counts: Counts, mono_ns: int, boot_ns: int) -> None:
         """The lanes were read: ``counts`` is what this host has there until the next call."""
         self._counts = counts
+        for slot, (dispatched, ended) in self._begins.items():
+            self._dispatched_before[slot] = counts.dispatched[slot] - dispatched
+            self._ended_before[slot] = counts.ended[slot] - ended
+        self._begins.clear()
         self._mono_ns, self._boot_ns = mono_ns, boot_ns
         self.dispatched.counted(counts.dispatched, mono_ns)
+
+    def jumped(self, slots: Sequence[int]) -> None:
+        """The counts of ``slots`` have changed by other than dispatches and ends; :meth:`counted` has the new ones.
+
+        What was derived from their difference to a poll is void.
+        """
+        self.others.reseed(slots)
+        if self._counts is not None:
+            self.tokens_at_poll[slots] = self._counts.kv_tokens[slots]
 
     # The pollers' sink
 
@@ -160,19 +198,26 @@ class Fleet:
         sample = sample_of(reading, rates, engine, boot_ns)
         book.sample = sample
         book.failures = 0
+        book.ways_to_fail.clear()
+        book.repeats.counted(HealthEvent.SAMPLE)
         self.means.sampled(sample.qps_1m, rates.mean_prompt_tokens, rates.throughput, mono_ns)
         self.speed.sampled(slot, sample.running, sample.throughput, mono_ns)
-        frozen = book.frozen.judge(reading, sample.inflight, mono_ns)
+        counts = self._counts
+        open_here, ended_here = (
+            (int(counts.outstanding[slot] - counts.held[slot]), int(counts.ended[slot])) if counts else (0, 0)
+        )
+        frozen = book.frozen.judge(reading, sample.inflight, mono_ns, open_here, ended_here)
         if frozen and not self.frozen[slot]:
             log.warning(
-                "%s: claims %g requests but nothing there has moved for %g s; its gauges are not believed "
-                "until they move",
+                "%s: claims %g requests (this host has %d there) but nothing in its answers has moved for %g s; "
+                "its gauges are not believed until they move",
                 book.admission.instance_id,
                 sample.inflight,
-                FROZEN_AFTER_S,
+                open_here,
+                book.frozen.after_s,
             )
         self._take_in(slot, book, sample, frozen, mono_ns)
-        self._happened(slot, HealthEvent.SAMPLE, _remark(sample, frozen))
+        self._happened(slot, HealthEvent.SAMPLE, _remark(sample, book.frozen.after_s if frozen else None))
 
     def failed(self, key: int, kind: FailureKind, reason: str, mono_ns: int) -> None:
         """A poll gave no sample, for ``reason``."""
@@ -185,11 +230,20 @@ class Fleet:
         book.failures += 1
         book.failure = reason
         book.failure_boot_ns = self._boot_ns + mono_ns - self._mono_ns
-        event = EVENT_OF[kind]
+        event = book.repeats.counted(EVENT_OF[kind])
         if event is HealthEvent.REFUSED and not book.admission.polls_itself:
             # Only the address of the metrics refused; the one that serves may be well.
             event = HealthEvent.FAILED
-        self._happened(slot, event, reason)
+        logged = self._happened(slot, event, reason)
+        # One that is up may miss a poll. Of any other, each way to fail is told once.
+        if not logged and book.health is not Health.UP and kind not in book.ways_to_fail:
+            log.warning("%s: still %s (%s)", book.admission.instance_id, book.health.value, reason)
+        book.ways_to_fail.add(kind)
+
+    def states(self) -> dict[Health, int]:
+        """How many instances are in each state; those without any are left out."""
+        found = [book.health for book in self.books.values()]
+        return {health: found.count(health) for health in Health if health in found}
 
     # Ageing
 
@@ -240,7 +294,8 @@ class Fleet:
         self.kv_capacity[slot] = _first_known(sample.kv_capacity if sample else None, admission.kv_capacity)
         self.slots[slot] = _first_known(sample.slots if sample else None, admission.slots)
 
-    def _happened(self, slot: int, event: HealthEvent, reason: str) -> None:
+    def _happened(self, slot: int, event: HealthEvent, reason: str) -> bool:
+        """Whether it changed the state of the instance, which is logged."""
         book = self.books[slot]
         before, book.health = book.health, transition(book.health, event)
         if event is HealthEvent.SAMPLE or book.health is not Health.UP:
@@ -248,21 +303,23 @@ class Fleet:
         self.up[slot] = book.health is Health.UP
         self.marks[slot] = Mark.UNREACHABLE if book.health is Health.UNREACHABLE else Mark.NONE
         self.changed.add(slot)
-        if book.health is not before:
-            bad = book.health in (Health.STALE, Health.UNREACHABLE)
-            log.log(
-                logging.WARNING if bad else logging.INFO,
-                "%s: %s, was %s%s",
-                book.admission.instance_id,
-                book.health.value,
-                before.value,
-                f" ({book.reason})" if book.reason else "",
-            )
+        if book.health is before:
+            return False
+        bad = book.health in (Health.STALE, Health.UNREACHABLE)
+        log.log(
+            logging.WARNING if bad else logging.INFO,
+            "%s: %s, was %s%s",
+            book.admission.instance_id,
+            book.health.value,
+            before.value,
+            f" ({book.reason})" if book.reason else "",
+        )
+        return True
 
 
-def _remark(sample: Sample, frozen: bool) -> str:
-    if frozen:
-        return f"its gauges have not moved for {FROZEN_AFTER_S:g} s and are not believed"
+def _remark(sample: Sample, frozen_s: float | None) -> str:
+    if frozen_s is not None:
+        return f"its gauges have not moved for {frozen_s:g} s and are not believed"
     return "; ".join(sample.problems)
 
 

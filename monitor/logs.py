@@ -47,7 +47,13 @@ class Log:
         ]
         last: list[Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
         if console:
-            last.append(structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0))
+            # Plain tracebacks: the pretty ones show the values of variables, tokens among them.
+            plain = structlog.dev.plain_traceback
+            last.append(
+                structlog.dev.ConsoleRenderer(
+                    colors=stream.isatty(), pad_event_to=0, exception_formatter=plain
+                )
+            )
         else:
             last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
         self._writer = logging.StreamHandler(stream)

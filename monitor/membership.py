@@ -2,7 +2,8 @@
 
 A slot's life: never used -> held by one incarnation of an instance -> unused -> (column 0 and a grace time
 over) held by another one, with a higher generation. An incarnation ends when its instance is no longer there
-or has another URL; nothing is ever inherited by the next.
+or has another URL; nothing is ever inherited by another instance. One that comes back under the same id and
+URL gets its slot back at once, with whatever is counted there: those requests run in that very engine.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from monitor.scores import ScoreMode
 from score_table.identity import Identity
 from score_table.layout import UNITS, Mark
 from score_table.pick.rules import band_of, fade_of
+from score_table.records import Detail
 
 log = logging.getLogger("loadboard.monitor")
 
@@ -44,10 +46,13 @@ class SlotTable(Protocol):
         """Slots in use so far."""
 
     def identity(self, slot: int) -> Identity | None:
-        """Who holds, or last held, the slot."""
+        """Who holds the slot; ``None`` where it is unused."""
 
-    def generation(self, slot: int) -> int:
-        """The generation of the slot's last holder."""
+    def last_holder(self, slot: int) -> Identity | None:
+        """Who holds, or last held, the slot; ``None`` if nobody ever did."""
+
+    def detail(self, slot: int) -> Detail | None:
+        """The slot's detail record."""
 
     def heartbeat_ns(self) -> int:
         """When the last tick was, of whichever monitor."""
@@ -84,6 +89,7 @@ class Membership:
         self._held: dict[str, _Held] = {}
         self._unused_since: dict[int, int] = {}
         self._generation: dict[int, int] = {}
+        self._last_holder: dict[int, Identity] = {}
         #: Instances that no slot could be found for.
         self.waiting: dict[str, Discovered] = {}
 
@@ -105,10 +111,14 @@ class Membership:
         for slot in range(self._table.n):
             identity = self._table.identity(slot)
             if identity is None:
-                self._generation[slot] = self._table.generation(slot)
+                last = self._table.last_holder(slot)
+                if last is not None:
+                    self._generation[slot] = last.generation
+                    self._last_holder[slot] = last
                 self._unused_since[slot] = mono_ns
                 continue
             self._generation[slot] = identity.generation
+            self._last_holder[slot] = identity
             instance = wanted.get(identity.id)
             if instance is None or instance.url != identity.url or identity.id in self._held:
                 self._table.release_slot(slot)
@@ -118,6 +128,9 @@ class Membership:
             key = self._admit(slot, instance, identity, config, mono_ns, cold=True)
             mark = band_of(int(rest[slot]))
             unmarked = int(rest[slot]) - (Mark(mark).cell if mark else 0)
+            detail = self._table.detail(slot)
+            if detail is not None and detail.generation == identity.generation:
+                self._fleet.resume(slot, detail.dispatched, detail.ended)
             self._fleet.others.restore(slot, (unmarked >> fade) / UNITS, mono_ns)
             changes.started.append((key, instance.config))
         self._follow(instances, config, changes, mono_ns, cold=True)
@@ -161,7 +174,8 @@ class Membership:
         for instance in instances:
             if instance.id in self._held:
                 continue
-            slot = self._free_slot(mono_ns)
+            own = self._own_slot(instance)
+            slot = self._free_slot(mono_ns) if own is None else own
             if slot is None:
                 self.waiting[instance.id] = instance
                 if instance.id not in waited:
@@ -175,6 +189,9 @@ class Membership:
                 continue
             generation = self._generation.get(slot, 0) + 1
             prices = self._mode.prices(instance.config.kv_capacity).bounded()
+            if own is not None and not self._is_free(own, mono_ns):
+                # What is counted there, or is just being counted, was priced with these.
+                prices = self._last_holder[own].prices
             identity = Identity(instance.id, instance.url, generation, prices, dict(instance.tags))
             self._table.assign(slot, identity)
             self._unused_since.pop(slot, None)
@@ -182,14 +199,26 @@ class Membership:
             changes.started.append((key, instance.config))
             log.info("%s: admitted to slot %d, %s", instance.id, slot, instance.url)
 
-    def _free_slot(self, mono_ns: int) -> int | None:
-        reusable = (
-            slot
-            for slot, since_ns in sorted(self._unused_since.items())
-            if mono_ns - since_ns >= GRACE_NS and self._table.slot_reusable(slot)
+    def _own_slot(self, instance: Discovered) -> int | None:
+        """The unused slot that ``instance`` itself was the last to hold."""
+        return next(
+            (
+                slot
+                for slot in self._unused_since
+                if (last := self._last_holder.get(slot)) is not None
+                and (last.id, last.url) == (instance.id, instance.url)
+            ),
+            None,
         )
+
+    def _free_slot(self, mono_ns: int) -> int | None:
+        reusable = (slot for slot in sorted(self._unused_since) if self._is_free(slot, mono_ns))
         fresh = self._table.n if self._table.n < self._table.capacity else None
         return next(reusable, fresh)
+
+    def _is_free(self, slot: int, mono_ns: int) -> bool:
+        """Whether nothing of the last holder can be in the unused ``slot`` any more, nor come there."""
+        return mono_ns - self._unused_since[slot] >= GRACE_NS and self._table.slot_reusable(slot)
 
     def _admit(
         self,
@@ -203,6 +232,7 @@ class Membership:
     ) -> int:
         key = next(self._keys)
         self._generation[slot] = identity.generation
+        self._last_holder[slot] = identity
         self._held[instance.id] = _Held(slot, key, _polling(instance.config, config), identity)
         self._fleet.admit(slot, key, _admission(instance, identity, config, cold), mono_ns)
         return key

@@ -42,7 +42,7 @@ def reclaim(table: LaneTable, fleet: Fleet, mono_ns: int, boot_ns: int) -> int:
         return 0
     fleet.counted(table.naturals(), mono_ns, boot_ns)
     for lane in found:
-        fleet.others.reseed(lane.slots.tolist())
+        fleet.jumped(lane.slots.tolist())
         log.warning(
             "lane %d: its worker (pid %d) is gone, %d requests it had outstanding are no longer counted",
             lane.lane,

@@ -33,13 +33,25 @@ FAILURE_LOG_NS = 5 * _NS
 class Service:
     """One open table being served, on the running loop."""
 
-    def __init__(self, config: MonitorConfig, table: TableWriter, clock: Clock, notifier: Notifier) -> None:
+    def __init__(
+        self,
+        config: MonitorConfig,
+        table: TableWriter,
+        clock: Clock,
+        notifier: Notifier,
+        *,
+        may_grow: bool = True,
+    ) -> None:
+        """``may_grow``: whether to give the table up for one with more lanes when workers find none."""
         self._config = config
         self._table = table
         self._clock = clock
         self._notifier = notifier
-        #: Set when the table's name leads elsewhere.
+        self._may_grow = may_grow
+        #: Set when the table's name leads elsewhere, or has to lead to a larger table.
         self.lost = asyncio.Event()
+        #: More workers want a lane than the table has.
+        self.outgrown = False
         #: Ticks so far that ended in an exception.
         self.failed_ticks = 0
         self._ready = False
@@ -50,6 +62,8 @@ class Service:
         self._source: Source = StaticSource(config.instances)
         self._instances = self._source.current()
         self._pollers = Pollers(config, self._fleet, clock, random.Random())
+        self._lanes_wanted = table.lanes
+        self._status = ""
         self._next_reclaim = self._next_watchdog = self._next_failure_log = 0
 
     async def start(self) -> None:
@@ -59,15 +73,20 @@ class Service:
         await self._pollers.follow(changes, self._config)
 
     async def configure(self, config: MonitorConfig) -> None:
-        """Follow a new configuration."""
+        """Follow a new configuration. What can be wrong with it shows before anything has changed."""
+        mode, rules, means, source = (
+            score_mode(config),
+            _rules(config),
+            _means(config),
+            StaticSource(config.instances),
+        )
         before, self._config = self._config, config
         self._fleet.staleness_s = config.staleness
         if _start_values(before) != _start_values(config):
-            self._fleet.means = _means(config)
-        mode = score_mode(config)
-        self._ticker.configure(mode, _rules(config))
+            self._fleet.means = means
+        self._ticker.configure(mode, rules)
         self._membership.configure(mode)
-        self._source = StaticSource(config.instances)
+        self._source = source
         await self._follow_source()
 
     async def _follow_source(self) -> None:
@@ -116,7 +135,7 @@ class Service:
             self._notifier.watchdog()
 
     async def look_after(self) -> None:
-        """Once a second until cancelled: the table, the instances, slots that have become free.
+        """Once a second until cancelled: the table, the instances, slots that have become free, the status.
 
         A task of its own: to end a poller may take time that a tick does not have.
         """
@@ -128,13 +147,44 @@ class Service:
                         "table %s was removed or replaced by somebody; making it anew", self._table.location
                     )
                     self.lost.set()
+                elif self._is_outgrown():
+                    self.lost.set()
                 elif self._source.current() != self._instances:
                     await self._follow_source()
                 else:
                     changes = self._membership.retry(self._config, self._clock.mono_ns())
                     await self._pollers.follow(changes, self._config)
+                self._tell_status()
             except Exception:
                 log.exception("looking after the table failed, it is tried again in a second")
+
+    def _is_outgrown(self) -> bool:
+        """Whether a larger table is due: workers found no lane in this one."""
+        table, wanted = self._table, self._table.lanes_wanted
+        if wanted > self._lanes_wanted:
+            self._lanes_wanted = wanted
+            log.warning(
+                "table %s has %d lanes and its workers want %d: those without one count locally and other "
+                "workers do not see their requests; raise `lanes` to at least %d and restart the monitor%s",
+                table.location,
+                table.lanes,
+                wanted,
+                wanted,
+                ". Until then it makes a larger table if it can" if self._may_grow else "",
+            )
+            self.outgrown = self._may_grow
+        return self.outgrown
+
+    def _tell_status(self) -> None:
+        """A line for ``systemctl status``, when it is another one."""
+        states, waiting = self._fleet.states(), len(self._membership.waiting)
+        total = sum(states.values()) + waiting
+        parts = [f"{count} {health.value}" for health, count in states.items()]
+        parts += [f"{waiting} not admitted"] if waiting else []
+        status = f"{total} instance{'' if total == 1 else 's'}: {', '.join(parts)}"
+        if status != self._status:
+            self._status = status
+            self._notifier.status(status)
 
 
 def _rules(config: MonitorConfig) -> Rules:

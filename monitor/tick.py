@@ -30,6 +30,8 @@ log = logging.getLogger("loadboard.monitor")
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+#: Units by which a cell can lie below the price of its natural units, per request: its parts are rounded.
+ROUNDING = 1.5
 #: Every detail record is written at least this often, also when nothing has happened to its slot.
 DETAIL_PERIOD_S = 0.5
 
@@ -89,14 +91,16 @@ class Ticker:
         fleet, n = self._fleet, self._table.n
         counts = self._table.naturals()
         fleet.counted(counts, mono_ns, boot_ns)
-        fleet.others.reseed(self._jumps.seen(counts))
+        fleet.jumped(self._jumps.seen(counts))
         known, avoidable = self._known(n, boot_ns)
         loads = self._loads(counts, known, mono_ns)
         score, others = self._sound(self._mode.score(loads), loads)
-        price = (
+        price = np.minimum(
             counts.outstanding[:n] * fleet.price_request[:n]
             + counts.prompt_tokens[:n] * fleet.price_prompt_token[:n]
-            + counts.kv_tokens[:n] * fleet.price_kv_token[:n]
+            + counts.kv_tokens[:n] * fleet.price_kv_token[:n],
+            # Less where a cell stopped at its limit: what is not in the cells must not be taken off the base.
+            counts.cells[:n] + ROUNDING * counts.outstanding[:n],
         )
         marks = fleet.marks[:n]
         if self._rules.avoid_unknown:
@@ -118,7 +122,7 @@ class Ticker:
         fleet, n = self._fleet, len(known)
         own = counts.outstanding[:n].astype(np.float64)
         tokens = counts.kv_tokens[:n].astype(np.float64)
-        others = fleet.others.now(known, mono_ns)
+        others = np.maximum(fleet.others.now(known, mono_ns), -fleet.steady_own.least(own, mono_ns))
         n_requests = requests(own, others)
         believed = fleet.up[:n] & ~fleet.frozen[:n]
         view = KvView(
@@ -189,6 +193,7 @@ class Ticker:
         fleet, book = self._fleet, self._fleet.books[slot]
         sample = book.sample
         qps_1m = sample.qps_1m if sample else None
+        dispatched, ended = fleet.totals(slot)
         return Detail(
             generation=book.admission.generation,
             state=book.health.value,
@@ -198,6 +203,8 @@ class Ticker:
             sample_boot_ns=sample.taken_boot_ns if sample else 0,
             failure_boot_ns=book.failure_boot_ns,
             failures=book.failures,
+            dispatched=dispatched,
+            ended=ended,
             inflight=sample.inflight if sample else None,
             running=sample.running if sample else None,
             waiting=sample.waiting if sample else None,

@@ -20,6 +20,8 @@ class Dispatch(Generic[Picked]):
     itself. Every call after the first release or failure does nothing.
     """
 
+    # ``_over`` is set after the change is on its way: an exception out of a signal handler in between leaves a
+    # guard that will release again, and to release twice is harmless.
     __slots__ = ("__weakref__", "_charge", "_lane", "_over", "instance")
 
     def __init__(self, instance: Picked, lane: Lane | None, charge: Charge | None) -> None:
@@ -39,14 +41,14 @@ class Dispatch(Generic[Picked]):
         Where ``error`` is a refused connection the monitor is asked to look at the instance at once.
         """
         if not self._over and self._lane is not None and self._charge is not None:
-            self._over = True
             self._lane.fail(self._charge, suspect=was_refused(error))
+            self._over = True
 
     def release(self) -> None:
         """The request is over."""
         if not self._over and self._lane is not None and self._charge is not None:
-            self._over = True
             self._lane.close_charge(self._charge)
+            self._over = True
 
     def _leave(self, error: BaseException | None) -> None:
         if error is not None and is_failure(error):
@@ -73,5 +75,5 @@ class Dispatch(Generic[Picked]):
     def __del__(self) -> None:
         # May run in any thread, inside any other step: it only appends.
         if not self._over and self._lane is not None and self._charge is not None:
-            self._over = True
             self._lane.close_charge_later(self._charge)
+            self._over = True

@@ -17,7 +17,8 @@ class Phase(IntEnum):
 class Charge:
     """One request's count. Made by the caller of a pick, moved and taken back by its lane alone.
 
-    ``key`` is the instance id and ``slot`` the slot picked under it (``None``: it has no slot). What was
+    ``key`` is the instance id, ``address`` its host and port, by which it is found where the id is not known, and
+    ``slot`` the slot picked under it (``None``: it has no slot). What was
     really added stands in the ``added_*`` fields, so that exactly that is taken back.
     """
 
@@ -25,6 +26,7 @@ class Charge:
         "added_kv",
         "added_prefill",
         "added_request",
+        "address",
         "dispatched",
         "epoch",
         "held",
@@ -36,8 +38,16 @@ class Charge:
         "slot",
     )
 
-    def __init__(self, key: str, slot: int | None, prompt_tokens: int, epoch: int) -> None:
+    def __init__(
+        self,
+        key: str,
+        slot: int | None,
+        prompt_tokens: int,
+        epoch: int,
+        address: tuple[object, object] = (None, None),
+    ) -> None:
         self.key = key
+        self.address = address
         self.slot = slot
         self.prompt_tokens = prompt_tokens
         self.epoch = epoch

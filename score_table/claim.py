@@ -12,6 +12,27 @@ from score_table.locks import try_lock, unlock
 from score_table.segment import Segment
 
 _REGISTRY_TRIES = 200
+
+#: Descriptors of this process that hold, or are about to hold, a lane's lock. A forked child has copies of all
+#: of them, also of those that another thread was just claiming with, and must close every one: a copy that
+#: stays open keeps the lock after the parent's death.
+_lock_fds: set[int] = set()
+
+
+def close_inherited_locks() -> None:
+    """In a forked child: close the copies of the parent's lock descriptors. Closing drops no lock."""
+    for fd in tuple(_lock_fds):
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    _lock_fds.clear()
+
+
+def _close(fd: int) -> None:
+    _lock_fds.discard(fd)
+    with contextlib.suppress(OSError):
+        os.close(fd)
+
+
 _WORD = {name: field.offset // 8 for name, field in LANE_BLOCK.items()}
 
 
@@ -63,8 +84,8 @@ class Claim:
         Closes the own copy of the descriptor only, so that a parent's lock stays.
         """
         if self.lane >= 0 and self.holds_lock():
-            with contextlib.suppress(OSError):
-                os.close(self._lock_fd)
+            _close(self._lock_fd)
+        _lock_fds.discard(self._lock_fd)
         self._lock_fd = -1
 
     def release(self) -> None:
@@ -79,16 +100,17 @@ class Claim:
         """Claim a free lane of ``segment``; ``None`` if none is free or the registry is busy just now."""
         geometry = segment.geometry
         fd = segment.location.open(writable=True)
+        _lock_fds.add(fd)
         try:
             facts = os.fstat(fd)
             if (facts.st_dev, facts.st_ino) != segment.inode:
-                os.close(fd)
+                _close(fd)
                 return None
             for lane in range(geometry.lanes):
                 if try_lock(fd, LANE_LOCKS + lane):
                     break
             else:
-                os.close(fd)
+                _close(fd)
                 return None
             # Token first: if this process dies halfway, the monitor finds an owner that is gone, and empties
             # the lane. Rows before the registry, counting last: a reader that sees the lane counted in
@@ -108,14 +130,13 @@ class Claim:
             claim.block[_WORD["claimed"]] = clock_ns
             if not _with_registry(segment, fd, lambda: _raise_lanes_hi(segment, lane + 1)):
                 claim.block[0] = 0
-                os.close(fd)
+                _close(fd)
                 return None
             claim.lane = lane
             claim._lock_fd = fd
             claim._lock_inode = segment.inode
         except BaseException:
-            with contextlib.suppress(OSError):
-                os.close(fd)
+            _close(fd)
             raise
         return claim
 

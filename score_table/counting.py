@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from score_table.charge import Charge, Phase
 from score_table.claim import Claim
 from score_table.identity import Prices
-from score_table.layout import Natural
+from score_table.layout import NATURAL_LEVELS, UNITS, Natural
+
+#: Prices of a request at an instance that is not in the table: those of ``token_aware`` with its defaults.
+NOMINAL = Prices(float(UNITS), 3 * UNITS / 1000, 20 * UNITS / 400_000)
+
+
+def price(charge: Charge, prices: Prices) -> int:
+    """Units that ``charge`` costs in its phase."""
+    prefill = round(prices.prompt_token * charge.prompt_tokens) if charge.phase == Phase.PREFILL else 0
+    return round(prices.request) + prefill + round(prices.kv_token * charge.prompt_tokens)
 
 
 def add(rows: Claim, charge: Charge, slot: int, prices: Prices) -> None:
@@ -59,6 +70,39 @@ def take_back(rows: Claim, charge: Charge, slot: int) -> None:
     if charge.held:
         _lower(rows, Natural.HELD, slot, 1)
     rows.naturals[Natural.ENDED][slot] += 1
+
+
+def repair(rows: Claim, charges: Iterable[Charge]) -> bool:
+    """Make the levels in ``rows`` those of the open ``charges``; whether there was anything to repair.
+
+    Natural units and cells of slots without an open charge become 0. Totals are left alone.
+    """
+    slots = len(rows.cells)
+    cells, levels = [0] * slots, [[0] * slots for _ in range(NATURAL_LEVELS)]
+    for charge in charges:
+        if (
+            charge.home is not rows
+            or charge.slot is None
+            or charge.phase not in (Phase.PREFILL, Phase.DECODE)
+        ):
+            continue
+        slot = charge.slot
+        in_prefill = charge.phase == Phase.PREFILL
+        charge.added_prefill = charge.added_prefill if in_prefill else 0
+        cells[slot] += charge.added_request + charge.added_prefill + charge.added_kv
+        levels[Natural.OUTSTANDING][slot] += 1
+        levels[Natural.KV_TOKENS][slot] += charge.prompt_tokens
+        levels[Natural.PROMPT_TOKENS][slot] += charge.prompt_tokens if in_prefill else 0
+        levels[Natural.HELD][slot] += charge.held
+    wrong = False
+    for row, right in ((rows.cells, cells), *zip(rows.naturals, levels, strict=False)):
+        if row.tolist() != right:
+            wrong = True
+            for slot, value in enumerate(right):
+                row[slot] = value
+    if wrong:
+        rows.bump("count_errors")
+    return wrong
 
 
 def _take_units(rows: Claim, slot: int, units: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import logging
 import threading
 import time
 from collections import deque
@@ -23,12 +24,15 @@ from typing import NamedTuple
 from score_table import counting
 from score_table.attachment import Attached, Attachment, Proposal
 from score_table.charge import Charge, Phase
-from score_table.claim import Claim
+from score_table.claim import Claim, close_inherited_locks
 from score_table.errors import TableError
 from score_table.layout import PROMPT_TOKENS_LIMIT, State
 from score_table.location import Location
 from score_table.pick import PickCore, core_class
 from score_table.pick.rules import fade_of
+from score_table.unmatched import Unmatched
+
+logger = logging.getLogger("loadboard.score_table")
 
 #: Prompt tokens an engine is taken to prefill per second where nobody sees the first token.
 PREFILL_RATE = 7500
@@ -37,6 +41,7 @@ HOLD_NS = 10_000_000_000
 #: Prompt tokens of a request that does not tell, before any has told.
 FIRST_PROMPT_TOKENS = 220
 _MEAN_WEIGHT = 1 / 64
+_AUDIT_NS = 1_000_000_000
 
 
 class Mode(NamedTuple):
@@ -62,7 +67,7 @@ class Lane:
     ) -> None:
         self.location = Location.parse(location)
         self.mean_prompt_tokens = float(FIRST_PROMPT_TOKENS)
-        self.unmatched: dict[str, int] = {}  #: open requests per instance id that has no slot
+        self.unmatched = Unmatched()  #: open charges that have no slot
         self.epoch = 0  #: grows in every forked child; charges of an older one are void
         self._clock = clock
         self.hold_ns = hold_ns
@@ -75,6 +80,7 @@ class Lane:
         self._timed: list[tuple[int, int, Callable[[Charge], None], Charge]] = []
         self._order = itertools.count()
         self._closed = False
+        self._next_audit = 0
 
     @property
     def attached(self) -> Attached | None:
@@ -115,8 +121,16 @@ class Lane:
             return Mode("round_robin", 0)
         return Mode("outstanding", fade_of(silence))
 
-    def charge(self, key: str, slot: int | None, prompt_tokens: int | None) -> Charge:
-        """A charge to be opened; ``prompt_tokens`` ``None`` means the running mean of those that told.
+    def charge(
+        self,
+        key: str,
+        slot: int | None,
+        prompt_tokens: int | None,
+        address: tuple[object, object] = (None, None),
+    ) -> Charge:
+        """A charge to be opened. ``address`` (host, port) finds its slot later where ``key`` is not the table's.
+
+        ``prompt_tokens`` ``None`` means the running mean of those that told.
 
         A length that is no number or not finite is unknown as well; one out of range is cut to it.
         """
@@ -126,7 +140,7 @@ class Lane:
             tokens = int(self.mean_prompt_tokens)
         else:
             self.mean_prompt_tokens += (tokens - self.mean_prompt_tokens) * _MEAN_WEIGHT
-        return Charge(key, slot, tokens, self.epoch)
+        return Charge(key, slot, tokens, self.epoch, address)
 
     # -- counting -----------------------------------------------------------------------------------------
 
@@ -179,6 +193,9 @@ class Lane:
         """One round: queued and timed changes, the table's and the lane's health. Never raises."""
         now = self._clock() if now is None else now
         self._do(lambda: self._end_timed(now))
+        if now >= self._next_audit:
+            self._next_audit = now + _AUDIT_NS
+            self._do(self._audit)
         if not self._closed:
             self._care(now, self._attachment.propose)
             if self.unmatched and self.current() is not None:
@@ -198,7 +215,8 @@ class Lane:
         self._caring = threading.Lock()
         self._open = set()
         self._timed = []
-        self.unmatched = {}
+        self.unmatched = Unmatched()
+        close_inherited_locks()
         self._attachment.forget()
 
     def close(self) -> None:
@@ -279,13 +297,13 @@ class Lane:
         self._drain()
 
     def _work_off(self) -> None:
-        while True:
-            try:
-                change, charge = self._queue.popleft()
-            except IndexError:
-                return
+        # Done first and removed afterwards: an exception that a signal handler raises in the middle leaves the
+        # change in the queue, to be done again; what it did by halves the audit puts right.
+        while self._queue:
+            change, charge = self._queue[0]
             if charge.epoch == self.epoch:
                 change(charge)
+            self._queue.popleft()
 
     # -- changes; only ever run one at a time -------------------------------------------------------------
 
@@ -302,10 +320,12 @@ class Lane:
     def _apply_first_token(self, charge: Charge) -> None:
         if charge.phase != Phase.PREFILL or charge.held:
             return
-        charge.phase = Phase.DECODE
         rows = self._rows_of(charge)
         if rows is not None and charge.slot is not None:
             counting.end_prefill(rows, charge, charge.slot)
+        charge.phase = Phase.DECODE
+        if charge.slot is None:
+            self.unmatched.add(charge)
 
     def _apply_held(self, charge: Charge) -> None:
         self._hold(charge, suspect=False)
@@ -326,7 +346,7 @@ class Lane:
             return
         rows = self._rows_of(charge)
         if charge.slot is None:
-            self._forget_unmatched(charge.key)
+            self.unmatched.remove(charge)
         elif rows is not None:
             counting.take_back(rows, charge, charge.slot)
         charge.phase = Phase.CLOSED
@@ -342,40 +362,28 @@ class Lane:
     def _count(self, charge: Charge) -> None:
         attached = self._attachment.now
         charge.home = None
-        if attached is None or charge.slot is None:
+        if attached is not None and charge.slot is not None and not attached.is_up_to_date():
+            attached = self._attachment.now = attached.with_new_directory()
+        holder = attached.directory.holders.get(charge.slot) if attached and charge.slot is not None else None
+        if attached is not None and (holder is None or holder.id != charge.key):
+            # Picked without a slot, or from a table or a slot map that has been replaced in between.
+            charge.slot = attached.directory.find(charge.key, *charge.address)
+            holder = attached.directory.holders[charge.slot] if charge.slot is not None else None
+        if attached is None or charge.slot is None or holder is None:
             charge.slot = None
-            self.unmatched[charge.key] = self.unmatched.get(charge.key, 0) + 1
+            self.unmatched.add(charge)
             return
+        charge.key = holder.id
         if not attached.claim.is_mine():
             return  # lost; housekeeping claims anew and counts every open charge there
-        if not attached.is_up_to_date():
-            attached = self._attachment.now = attached.with_new_directory()
-        holder = attached.directory.holders.get(charge.slot)
-        if holder is None or holder.id != charge.key:
-            # Picked from a table, or a slot map, that has been replaced in between.
-            charge.slot = attached.directory.by_id(charge.key)
-            if charge.slot is None:
-                self.unmatched[charge.key] = self.unmatched.get(charge.key, 0) + 1
-                return
-            holder = attached.directory.holders[charge.slot]
         counting.add(attached.claim, charge, charge.slot, holder.prices)
         charge.home = attached.claim
 
-    def _forget_unmatched(self, key: str) -> None:
-        left = self.unmatched.get(key, 0) - 1
-        if left > 0:
-            self.unmatched[key] = left
-        else:
-            self.unmatched.pop(key, None)
-
     def _count_all_again(self) -> None:
-        """Move every open charge to the present rows, its slot looked up by its key."""
-        attached = self._attachment.now
-        if attached is None:
-            return
-        self.unmatched = {}
+        """Move every open charge to the present rows, its slot looked up anew."""
+        self.unmatched = Unmatched()
         for charge in self._open:
-            charge.slot = attached.directory.by_id(charge.key)
+            charge.slot = None
             self._count(charge)
 
     def _match_again(self) -> None:
@@ -383,12 +391,23 @@ class Lane:
         attached = self._attachment.now
         if attached is None:
             return
-        for charge in self._open:
-            slot = attached.directory.by_id(charge.key) if charge.slot is None else None
-            if slot is not None:
-                self._forget_unmatched(charge.key)
-                charge.slot = slot
+        for charge in self.unmatched:
+            if attached.directory.find(charge.key, *charge.address) is not None:
+                self.unmatched.remove(charge)
                 self._count(charge)
+
+    def _audit(self) -> None:
+        """Put the own rows right, should they not say what is open.
+
+        They always do, unless an exception that a signal handler raised came in the middle of a change.
+        """
+        attached = self._attachment.now
+        if attached is not None and attached.claim.is_mine() and counting.repair(attached.claim, self._open):
+            logger.warning(
+                "the counts of this process in table %s were not those of its open requests; they are now. A "
+                "signal handler that raises in the middle of a dispatch does this",
+                self.location.text,
+            )
 
 
 def live_row(attached: Attached, slots: Sequence[int], fade: int) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-from pathlib import Path
 
 from score_table.errors import MonitorRunning, TableCreateFailed, TableError, TableNoSpace, TablePermission
 from score_table.location import Location
@@ -27,7 +26,7 @@ def take(place: Location, mode: int, gid: int | None) -> int:
         try:
             if not try_lock(fd, _BYTE):
                 raise running(place, fd)
-            if not _is_at(path, fd):
+            if not is_at(place, fd):
                 # Somebody removed the table, lock file included, while this one was opening it.
                 os.close(fd)
                 continue
@@ -76,10 +75,11 @@ def running(place: Location, fd: int) -> MonitorRunning:
     )
 
 
-def _is_at(path: Path, fd: int) -> bool:
+def is_at(place: Location, fd: int) -> bool:
+    """Whether the lock file that ``fd`` holds is still the one of that name."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(fd))
-    except FileNotFoundError:
+        return os.path.samestat(os.stat(place.lock_path), os.fstat(fd))
+    except OSError:
         return False
 
 

@@ -30,7 +30,11 @@ def remove_table(location: str, *, force: bool = False) -> list[str]:
     name. A table of another layout is removed as well.
     """
     place = Location.parse(location)
-    if place.holds_foreign_file():
+    try:
+        foreign = place.holds_foreign_file()
+    except OSError as error:
+        raise TableError(location, f"table {location} cannot be looked at: {error}") from error
+    if foreign:
         raise TableIncompatible(location, f"{place.path} is not a loadboard table and is left alone")
     lock_fd = monitor_lock.hold_if_free(place)
     try:

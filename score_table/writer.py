@@ -18,6 +18,7 @@ from score_table.layout import (
     IDENTITY_SIZE,
     LANE_BLOCK,
     LANE_LOCKS,
+    MAX_LANES,
     NATURAL_LEVELS,
     UNUSED_FLOOR,
     Geometry,
@@ -27,7 +28,7 @@ from score_table.layout import (
 )
 from score_table.location import Location, creation_failed
 from score_table.locks import try_lock, unlock
-from score_table.records import Detail, write_detail
+from score_table.records import Detail, read_detail, write_detail
 from score_table.segment import Segment, boot_id
 
 _PID_WORD = LANE_BLOCK["pid"].offset // 8
@@ -48,6 +49,8 @@ class Naturals:
     dispatched: NDArray[np.int64]
     ended: NDArray[np.int64]
     suspects: NDArray[np.int64]
+    #: Units in the lane cells, read just before the natural units. It is their price, but where a cell stopped.
+    cells: NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -114,20 +117,20 @@ class TableWriter:
         for a size out of range.
         """
         place = Location.parse(location)
-        geometry = Geometry(slots, lanes)
+        Geometry(slots, lanes)  # refuses a size out of range before anything is touched
         gid = _gid_of(group, place)
         lock_fd = monitor_lock.take(place, mode, gid)
         try:
             for left in place.temporaries():
                 left.unlink(missing_ok=True)
             former = _present(place)
-            if former is not None and _adoptable(former, geometry, max_heartbeat_age_ns):
+            if former is not None:
+                # More lanes were wanted than the former table had: the next one has room for them, within reason.
+                lanes = min(max(lanes, former.read("lanes_wanted")), 2 * lanes, MAX_LANES)
+            if former is not None and _adoptable(former, Geometry(slots, lanes), max_heartbeat_age_ns):
                 _set_access(place, mode, gid)
                 segment, adopted = former, True
             else:
-                if former is not None:
-                    # More lanes were wanted than the former table had: give the next one room for them.
-                    lanes = max(lanes, min(former.read("lanes_wanted"), 2 * lanes))
                 segment = Segment.create(
                     place,
                     Geometry(slots, lanes),
@@ -174,8 +177,13 @@ class TableWriter:
         self._segment.store("state", int(state))
 
     def is_current(self) -> bool:
-        """Whether the name still leads to this table; false if somebody removed or replaced it."""
-        return self._segment.is_current()
+        """Whether the name still leads to this table and to this monitor's lock.
+
+        False if somebody removed or replaced either: another monitor could start beside this one.
+        """
+        return self._segment.is_current() and monitor_lock.is_at(
+            self._segment.location, self._monitor_lock_fd
+        )
 
     # -- slots --------------------------------------------------------------------------------------------
 
@@ -185,10 +193,13 @@ class TableWriter:
             return None
         return read_identity(self._segment, slot)
 
-    def generation(self, slot: int) -> int:
-        """The generation of the last holder of ``slot``, also where it is unused now; 0 if there never was one."""
-        last = read_identity(self._segment, slot)
-        return 0 if last is None else last.generation
+    def last_holder(self, slot: int) -> Identity | None:
+        """The holder of ``slot``, or the last one where it is unused now; ``None`` if there never was one."""
+        return read_identity(self._segment, slot)
+
+    def detail(self, slot: int) -> Detail | None:
+        """The detail record of ``slot``, for a monitor that goes on from it."""
+        return read_detail(self._segment, slot)
 
     def heartbeat_ns(self) -> int:
         """CLOCK_MONOTONIC ns of the last tick, of an earlier monitor where this one has not ticked yet."""
@@ -226,6 +237,8 @@ class TableWriter:
         """One read of all lanes."""
         hi, n = self._segment.lanes_hi, self.n
         before = [self._blocks[lane][0] for lane in range(hi)]
+        cells = np.zeros(self.capacity, dtype=np.int64)
+        cells[:n] = self._rows[2 : 2 + hi, :n].sum(axis=0, dtype=np.int64)
         read = self._naturals[:hi, :, :n].copy()
         # A lane that changed hands while it was read: its totals wait for the next read.
         stable = [lane for lane in range(hi) if self._blocks[lane][0] == before[lane]]
@@ -238,7 +251,9 @@ class TableWriter:
         self._seen[stable, :, :n] = totals
         levels = np.zeros((NATURAL_LEVELS, self.capacity), dtype=np.int64)
         levels[:, :n] = read[:, :NATURAL_LEVELS].sum(axis=0)
-        return Naturals(*levels, *self._totals.copy())
+        outstanding, prompt_tokens, kv_tokens, held = levels
+        dispatched, ended, suspects = self._totals.copy()
+        return Naturals(outstanding, prompt_tokens, kv_tokens, held, dispatched, ended, suspects, cells)
 
     def rest_row(self) -> NDArray[np.int32]:
         """A copy of ``rest``, all C cells."""
@@ -343,7 +358,6 @@ def _adoptable(segment: Segment, wanted: Geometry, max_heartbeat_age_ns: int) ->
         and segment.max_heartbeat_age_ns == max_heartbeat_age_ns
         and geometry.slots >= wanted.slots
         and geometry.lanes >= wanted.lanes
-        and segment.read("lanes_wanted") <= geometry.lanes
     )
 
 

@@ -6,6 +6,8 @@ import argparse
 import importlib.util
 import sys
 
+from loadboard.extras import install_hint
+
 _NEEDED = ("rich", "starlette", "uvicorn")
 
 
@@ -40,7 +42,7 @@ def run(args: argparse.Namespace) -> int:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         print(
-            f"loadboard demo: {', '.join(missing)} not installed: pip install 'loadboard[demo]'",
+            f"loadboard demo needs {', '.join(missing)}: {install_hint('demo')}",
             file=sys.stderr,
         )
         return 1

@@ -20,11 +20,12 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.live import Live
 
+from loadboard.demo.hints import command_name
 from loadboard.demo.processes import remove_table
-from loadboard.demo.view import About, PickRates, frame
+from loadboard.demo.view import About, Frame, PickRates
 from loadboard.dump import as_json
 from score_table.errors import TableError
 from score_table.reader import TableReader
@@ -34,6 +35,9 @@ _PLAIN_EVERY_S = 5.0
 _ONCE_DEADLINE_S = 60.0
 _KEEPER_END_S = 20.0
 _INTERRUPTED = 130
+# A file has no size: room for all that a frame can show.
+_FILE_WIDTH = 120
+_FILE_HEIGHT = 200
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -45,6 +49,13 @@ class FailedError(Exception):
     """The demo cannot go on; the message is for the user."""
 
 
+class _Console(Console):
+    """Leaves it to the command that the reader of a pipe has gone."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 class _Keeper:
     """The keeper process as seen from here; leaving the block ends it and waits until everything is gone."""
 
@@ -53,18 +64,21 @@ class _Keeper:
         self._asked = asked
         self._buffer = b""
         self._directory = Path(tempfile.mkdtemp(prefix="loadboard-demo-"))
+        self._log = self._directory / "keeper.log"
         arguments = [f"--table={self.table}", f"--directory={self._directory}"]
         if port is not None:
             arguments.append(f"--port={port}")
         try:
-            self._popen = subprocess.Popen(
-                # An empty directory of its own: `-m` puts the working directory on the module path.
-                [sys.executable, "-m", "loadboard.demo.keeper", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                cwd=self._directory,
-                start_new_session=True,
-            )
+            with self._log.open("wb") as log:
+                self._popen = subprocess.Popen(
+                    # A directory of its own: `-m` puts the working directory on the module path.
+                    [sys.executable, "-m", "loadboard.demo.keeper", *arguments],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    cwd=self._directory,
+                    start_new_session=True,
+                )
         except BaseException:
             shutil.rmtree(self._directory, ignore_errors=True)
             raise
@@ -76,15 +90,12 @@ class _Keeper:
         assert self._popen.stdin is not None
         assert self._popen.stdout is not None
         self._popen.stdin.close()
-        try:
-            self._popen.wait(_KEEPER_END_S)
-        except subprocess.TimeoutExpired:
-            self._popen.kill()
-            self._popen.wait()
+        status = self._end()
         self._popen.stdout.close()
-        if self._popen.returncode < 0:
-            # Killed: its children end with it, what it would have removed is left to us.
+        if status != 0:
+            # Perhaps killed: its children end with it, what it would have removed is left to us.
             remove_table(self.table)
+        if status < 0:
             shutil.rmtree(self._directory, ignore_errors=True)
 
     def listen(self, timeout_s: float | None) -> dict[str, Any] | None:
@@ -104,7 +115,7 @@ class _Keeper:
                 return None
             came = os.read(output, 65536)
             if not came:
-                raise FailedError("the demo's keeper process is gone")
+                raise FailedError(self._last_words())
             self._buffer += came
         line, _, self._buffer = self._buffer.partition(b"\n")
         said: dict[str, Any] = json.loads(line)
@@ -112,16 +123,34 @@ class _Keeper:
             raise FailedError(str(said["failed"]))
         return said
 
+    def _end(self) -> int:
+        """Its exit status; negative if it was killed, which it is where it does not end."""
+        try:
+            return self._popen.wait(_KEEPER_END_S)
+        except subprocess.TimeoutExpired:
+            self._popen.kill()
+            return self._popen.wait()
+
+    def _last_words(self) -> str:
+        """Why it is gone although it did not say so."""
+        status = self._end()
+        if status < 0:
+            return f"its keeper process was killed (signal {-status})"
+        if status == 0:
+            return "its keeper process was told to end by somebody else"
+        lines = self._log.read_text(errors="replace").splitlines() or ["it wrote nothing"]
+        return f"its keeper process failed: {lines[-1]}\nAll logs: {self._directory}"
+
 
 def main(*, once: bool, seconds: float | None, port: int | None) -> int:
     """Run the demo: 0 when it ended as asked, 1 when something failed (said on standard error).
 
     130 where the one frame that was asked for could not be shown before a signal came.
     """
-    console = Console()
+    console = _Console()
     if not console.is_terminal:
-        # Lines of a file do not wrap, and a frame fits this width.
-        console.width = max(console.width, 100)
+        console.width = max(console.width, _FILE_WIDTH)
+        console.height = _FILE_HEIGHT
     with _signals() as asked:
         try:
             with _Keeper(port, asked) as keeper:
@@ -142,12 +171,11 @@ def main(*, once: bool, seconds: float | None, port: int | None) -> int:
 
 
 def _show(keeper: _Keeper, console: Console, *, once: bool, seconds: float | None) -> None:
-    print(
-        "Starting four simulated engines, monitor, proxy and load (Ctrl-C ends it all) ...", file=sys.stderr
-    )
+    print("Starting four simulated engines, monitor, proxy and load; Ctrl-C ends it all", file=sys.stderr)
     said = keeper.listen(None)
     assert said is not None
-    about = About(proxy_url=said["ready"]["proxy"], notes=said["ready"]["notes"])
+    ready = said["ready"]
+    about = About(proxy_url=ready["proxy"], command=command_name(), notes=ready["notes"])
     try:
         with TableReader.open(keeper.table) as reader:
             picture = _Picture(reader, about)
@@ -168,7 +196,7 @@ class _Picture:
         self._rates = PickRates()
         self.complete = False  #: every instance is picked, and its sample says that it finished something
 
-    def take(self) -> RenderableType:
+    def take(self) -> Frame:
         table = as_json(self._reader.snapshot())
         instances = table["instances"]
         rates = self._rates.update(time.monotonic(), instances)
@@ -176,10 +204,10 @@ class _Picture:
             instance["inflight"] is not None and instance["qps_1m"] and rates[instance["id"]]
             for instance in instances
         )
-        return frame(table, rates, self._about)
+        return Frame(table, rates, self._about)
 
 
-def _first_complete(keeper: _Keeper, picture: _Picture) -> RenderableType:
+def _first_complete(keeper: _Keeper, picture: _Picture) -> Frame:
     deadline = time.monotonic() + _ONCE_DEADLINE_S
     while True:
         shown = picture.take()

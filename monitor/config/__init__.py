@@ -5,6 +5,7 @@ from __future__ import annotations
 from monitor.config.joint import MonitorConfig
 from monitor.config.load import load_config
 from monitor.config.model import InflightKv, InstanceConfig, Settings, TokenAware
+from monitor.config.notes import notes
 from monitor.config.options import Option, add_option_flags, flags_from, options
 from monitor.config.problems import ConfigError, Problem
 
@@ -21,4 +22,5 @@ __all__ = [
     "options",
     "add_option_flags",
     "flags_from",
+    "notes",
 ]

@@ -73,13 +73,10 @@ def _instances(
         problems.append(Problem("instances", "has to be a list of tables: write [[instances]] above each"))
         listed = []
     elif not listed and not added:
-        problems.append(
-            Problem(
-                "instances",
-                'there are none: add [[instances]] with url = "http://HOST:PORT" to the file, '
-                "or give --instance http://HOST:PORT",
-            )
-        )
+        # A file that is looked at on its own has no flags beside it.
+        or_flag = "" if env is None else ", or give --instance http://HOST:PORT"
+        message = f'there are none: add [[instances]] with url = "http://HOST:PORT" to the file{or_flag}'
+        problems.append(Problem("instances", message))
     tables = [*listed]
     for text in added:
         sources[f"instances[{len(tables)}]"] = f"--instance {shown(text)}"

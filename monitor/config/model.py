@@ -129,7 +129,7 @@ class Settings(_Strict):
         "estimate", "what an instance without a fresh sample is: estimated from the others, or avoided"
     )
     log_format: Literal["auto", "console", "json"] = _option(
-        "auto", "form of the log; auto is console on a terminal and json elsewhere"
+        "auto", "form of the log; auto is console on a terminal and json elsewhere", reloadable=False
     )
     log_level: Literal["debug", "info", "warning", "error"] = _option("info", "least level that is logged")
     token_aware: TokenAware = Field(default=TokenAware(), strict=False)

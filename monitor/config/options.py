@@ -18,6 +18,14 @@ VARIABLE_PREFIX = "LOADBOARD_"
 
 _METAVARS = {"a number": "NUMBER", "a whole number": "INTEGER"}
 
+#: Groups of the help text. The options of a section are a group by themselves.
+_GROUPS = {
+    "table": ("table", "table_mode", "group", "slots", "lanes", "max_heartbeat_age"),
+    "polling": ("interval", "timeout", "jitter", "staleness", "concurrency", "max_body_bytes"),
+    "score": ("tick", "score", "unknown"),
+    "log": ("log_format", "log_level"),
+}
+
 
 @dataclass(frozen=True)
 class Option:
@@ -59,19 +67,32 @@ def options() -> list[Option]:
 def add_option_flags(parser: argparse.ArgumentParser) -> None:
     """Give ``parser`` a flag per option. What was not given leaves no trace in the namespace, so that the
     environment and the file keep their say."""
-    group = parser.add_argument_group(
-        "configuration", "each is also a key of the file and a variable; a flag wins over both"
-    )
-    for option in options():
-        allowed = option.range.replace("`", "")
-        facts = f"{allowed}; default {option.default!r}; {option.env}"
-        group.add_argument(
+    known = options()
+    titles = dict.fromkeys([*_GROUPS, *(_group_of(option) for option in known)])
+    groups = {title: parser.add_argument_group(title) for title in titles}
+    for option in known:
+        allowed = "" if option.choices else option.range.replace("`", "") + "; "
+        facts = f"{allowed}default {option.default!r}; {option.env}"
+        groups[_group_of(option)].add_argument(
             option.flag,
             dest=_destination(option),
             default=argparse.SUPPRESS,
-            metavar=_METAVARS.get(option.kind, "TEXT"),
+            metavar=_metavar(option),
             help=f"{option.help} ({facts})".replace("%", "%%"),
         )
+
+
+def _group_of(option: Option) -> str:
+    """The group of the help text in which ``option`` stands."""
+    section, dot, _ = option.key_path.rpartition(".")
+    return section if dot else next(title for title, keys in _GROUPS.items() if option.key_path in keys)
+
+
+def _metavar(option: Option) -> str:
+    # Not argparse's own choices: a wrong word is reported together with everything else that is wrong.
+    if option.choices:
+        return "{" + ",".join(option.choices) + "}"
+    return _METAVARS.get(option.kind) or option.key_path.rpartition("_")[2].upper()
 
 
 def flags_from(args: argparse.Namespace) -> dict[str, str]:

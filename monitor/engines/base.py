@@ -14,6 +14,11 @@ MAX_TOKENS = 1e15
 MAX_RATE = 1e9
 MAX_TOTAL = 1e18
 
+#: Ranks in one answer, and series of one counter. No engine has more; to read and to remember any number would
+#: let one instance take this host's time and memory.
+MAX_RANKS = 1024
+MAX_SERIES = 2048
+
 #: A share may exceed 1 by rounding only.
 _SHARE_SLACK = 1e-6
 
@@ -94,7 +99,10 @@ class Checks:
         return None if numbers is None else [min(number, 1.0) for number in numbers]
 
     def counter(self, metric: str, field: str, series: Mapping[bytes, float]) -> dict[bytes, float]:
-        """A running total per series, without the series that have no valid value."""
+        """A running total per series, without the series that have no valid value; none of too many."""
+        if len(series) > MAX_SERIES:
+            self.unknown(field, f"{metric} has {len(series)} series, more than {MAX_SERIES}")
+            return {}
         valid: dict[bytes, float] = {}
         for key, value in series.items():
             if 0 <= value <= MAX_TOTAL:

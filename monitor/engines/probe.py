@@ -121,6 +121,9 @@ class Prober:
             if known is None:
                 return None
         self._found, self._misses = known, 0
+        if not self._usable():
+            # Its page came from another engine's endpoint, while its own were absent: they get one more try.
+            self._closed.clear()
         if path in known.filtered:
             missing = self._full - present(body, known.filtered[path])
             if missing:

@@ -8,8 +8,15 @@ line that cannot be read costs only itself and is counted. ``prometheus_client.p
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, wraps
+from typing import TypeVar
+
+#: A longer line is no sample that an engine writes. Matching it would take a second for what can never be read.
+MAX_LINE = 65_536
+
+#: Label bytes above this are parsed each time: remembered, they would hold a page's worth of memory each.
+_REMEMBERED = 512
 
 _BLANKS = b" \t"
 _NEWLINE = ord("\n")
@@ -80,11 +87,15 @@ class Page:
             end = at + len(name)
             # A longer name that starts alike is another family.
             if body[end : end + 1] in (b"{", b" ", b"\t", b"\r", b"\n", b"") and self._starts_line(at):
-                match = _AFTER_NAME.match(body, end)
+                line_end = body.find(b"\n", end)
+                if line_end < 0:
+                    line_end = len(body)
+                match = _AFTER_NAME.match(body, end) if line_end - end <= MAX_LINE else None
                 if match is None:
                     self.bad_lines += 1
                 else:
                     samples[match[1] or b""] = float(match[2])
+                end = line_end
             at = body.find(name, end)
         return samples
 
@@ -95,12 +106,26 @@ class Page:
         return before < 0 or self._body[before] == _NEWLINE
 
 
-@lru_cache(maxsize=2048)
-def labels(raw: bytes) -> Mapping[str, str]:
-    """The labels in the bytes between the braces of a sample, unescaped. Not to be changed by the caller.
+_Parsed = TypeVar("_Parsed")
 
-    Remembered, because a page repeats its labels on every poll. Bytes that are no UTF-8 are replaced.
+
+def remembered(parse: Callable[[bytes], _Parsed]) -> Callable[[bytes], _Parsed]:
+    """``parse`` with a memory of its last short arguments, because a page repeats its labels on every poll.
+
+    The results are shared: not to be changed by the caller.
     """
+    known = lru_cache(maxsize=2048)(parse)
+
+    @wraps(parse)
+    def parsed(raw: bytes) -> _Parsed:
+        return known(raw) if len(raw) <= _REMEMBERED else parse(raw)
+
+    return parsed
+
+
+@remembered
+def labels(raw: bytes) -> Mapping[str, str]:
+    """The labels in the bytes between the braces of a sample, unescaped. Bytes that are no UTF-8 are replaced."""
     return {
         name.decode("ascii"): _ESCAPE.sub(lambda escape: _ESCAPED[escape[1]], value).decode(
             "utf-8", "replace"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 
-from monitor.engines.base import MAX_RATE, MAX_REQUESTS, MAX_TOKENS, Checks, process_start
-from monitor.engines.scan import Page, labels
+from monitor.engines.base import MAX_RANKS, MAX_RATE, MAX_REQUESTS, MAX_TOKENS, Checks, process_start
+from monitor.engines.scan import Page, labels, remembered
 from monitor.sample import FINISHED, GENERATED_TOKENS, PROMPT_TOKENS, Counters, Reading
 
 LOADS = "/v1/loads?include=core"  # 0.5.8 and later
@@ -39,6 +38,9 @@ _COUNTERS = {
     PROMPT_TOKENS: b"prompt_tokens",
 }
 
+#: Objects and lists in the JSON for one rank, at the most: itself, its queues, and what else it may hold some day.
+_PARTS_OF_A_RANK = 16
+
 #: One value per data-parallel rank (or per entry of a JSON answer).
 Ranks = Mapping[object, object]
 
@@ -57,12 +59,17 @@ class Sglang:
     def recognises(self, path: str, body: bytes) -> bool:
         if not _is_json(body):
             return Page(body, b"sglang").has_prefix()
+        if _is_overlong(body):
+            return b'"num_reqs"' in body or b'"num_running_reqs"' in body
         return _entries(path, _parsed(body)) is not None
 
     def read(self, path: str, body: bytes) -> Reading:
         if not _is_json(body):
             return _read_page(body)
-        entries = _entries(path, _parsed(body))
+        overlong = _is_overlong(body)
+        entries = None if overlong else _entries(path, _parsed(body))
+        if overlong or (entries is not None and len(entries) > MAX_RANKS):
+            return Reading(problems=(f"the JSON has more than {MAX_RANKS} ranks: nothing of it is believed",))
         if entries is None:
             return Reading(problems=("the JSON has no list of loads per rank as SGLang writes it",))
         return _read_get_load(entries) if path.startswith(GET_LOAD) else _read_loads(entries)
@@ -104,7 +111,7 @@ def _counters(checks: Checks, page: Page) -> Counters:
     return {field: series for field, series in totals.items() if series}
 
 
-@lru_cache(maxsize=2048)
+@remembered
 def _rank_of(raw: bytes) -> tuple[tuple[tuple[str, str], ...], str]:
     """What distinguishes a series that is to be added (model, engine type, dp rank, ...), and its priority.
 
@@ -230,6 +237,11 @@ def _read_get_load(entries: Ranks) -> Reading:
 
 def _is_json(body: bytes) -> bool:
     return body.lstrip()[:1] in (b"{", b"[")
+
+
+def _is_overlong(body: bytes) -> bool:
+    """Whether it has so many parts that they are not even counted by parsing it, which would take seconds."""
+    return body.count(b"{") + body.count(b"[") > MAX_RANKS * _PARTS_OF_A_RANK
 
 
 def _parsed(body: bytes) -> object:

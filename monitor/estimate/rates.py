@@ -11,14 +11,12 @@ from collections import deque
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from monitor.engines.base import MAX_SERIES
 from monitor.sample import FINISHED, GENERATED_TOKENS, PROMPT_TOKENS, Reading
 
 _NS = 1_000_000_000
 _WINDOW_NS = 60 * _NS
 _THROUGHPUT_WINDOW_NS = 5 * _NS  # tokens move on every step of the engine, so a short window is smooth enough
-
-#: Series of one counter that are remembered while absent. More than these are no engine's, so they are dropped.
-_MAX_SERIES = 4096
 
 
 class RateResult(NamedTuple):
@@ -35,7 +33,7 @@ class Rates:
 
     def __init__(self) -> None:
         self._start: float | None = None
-        self._series: dict[str, dict[bytes, float]] = {}
+        self._totals = {name: _Totals() for name in (FINISHED, PROMPT_TOKENS, GENERATED_TOKENS)}
         self._finished = _Window(_WINDOW_NS)
         self._prompts = _Window(_WINDOW_NS)
         self._generated = _Window(_THROUGHPUT_WINDOW_NS)
@@ -60,9 +58,9 @@ class Rates:
             (GENERATED_TOKENS, self._generated),
         ):
             series = reading.counters.get(name)
-            known[name] = bool(series)
-            if series:
-                delta, fell = self._delta(name, series, new_process)
+            known[name] = series is not None and 0 < len(series) <= MAX_SERIES
+            if series is not None and known[name]:
+                delta, fell = self._totals[name].gain(series, new_process)
                 window.add(now_mono_ns, delta)
                 restarted = restarted or fell
         finished = self._finished.change() if known[FINISHED] else None
@@ -79,29 +77,39 @@ class Rates:
             restarted=restarted,
         )
 
-    def _delta(self, name: str, series: Mapping[bytes, float], new_process: bool) -> tuple[float, bool]:
+
+class _Totals:
+    """One counter's series as last seen, and those that the last reading lacked; a second absence forgets them."""
+
+    def __init__(self) -> None:
+        self._last: Mapping[bytes, float] = {}
+        self._absent: Mapping[bytes, float] = {}
+        self._forgotten = False  #: a series of this process
+
+    def gain(self, series: Mapping[bytes, float], new_process: bool) -> tuple[float, bool]:
         """What the counter gained since it was last seen, and whether a series of it fell.
 
         A series that starts anew (after a restart, or first seen) has an unknown age. Only in a process whose
-        other series are known from before must it be young, so there its value is the gain; otherwise it
+        series are all known from before must it be young, so there its value is the gain; otherwise it
         counts from here. Taking a restarted total for the gain would turn a long-lived process that took over
         the address into minutes of enormous rates, and lose nothing else: engines start for longer than a poll.
         """
-        last = self._series.setdefault(name, {})
-        fell = any(value < last.get(key, value) for key, value in series.items())
-        young = bool(last) and not new_process and not fell
+        if new_process:
+            self._last, self._absent, self._forgotten = {}, {}, False
+        known = {**self._absent, **self._last}
+        # From now on what shows up may as well be back: it counts from here for as long as the process lives.
+        self._forgotten = self._forgotten or not self._absent.keys() <= series.keys()
+        fell = any(value < known.get(key, value) for key, value in series.items())
+        young = bool(known) and not fell and not self._forgotten
         gain = 0.0
         for key, value in series.items():
-            before = last.get(key)
+            before = known.get(key)
             if before is None:
                 gain += value if young else 0.0
-            elif value >= before and not new_process:
+            elif value >= before:
                 gain += value - before
-        if new_process:
-            last.clear()
-        last.update(series)
-        if len(last) > _MAX_SERIES:
-            last.clear()
+        self._absent = {key: value for key, value in self._last.items() if key not in series}
+        self._last = dict(series)
         return gain, fell
 
 

@@ -1,8 +1,10 @@
 """How slow an instance is: its time per output token relative to the fleet's mean.
 
 Little's law over the window: requests in the batch / output tokens per second = seconds per output token.
-Both parts are averaged on their own over 30 s of work, so an idle moment says nothing about speed. The
-inverse, load over measured throughput, must not be used: it rewards the instance that is loaded most.
+Both parts are averaged over the same 30 s, idle polls included: a batch taken at busy moments only, over a rate
+that has idle time in it, would make the instance that is loaded most look fastest. An instance with less than
+one request in its batch on average is believed in that proportion. The inverse, load over measured throughput,
+must not be used: it rewards the loaded as well.
 """
 
 from __future__ import annotations
@@ -45,9 +47,9 @@ class Speed:
         self._at_ns[slot] = 0
 
     def sampled(self, slot: int, running: float | None, tokens_per_s: float | None, mono_ns: int) -> None:
-        """Take in one poll; one that is idle or lacks a part changes nothing."""
+        """Take in one poll; one that lacks a part changes nothing."""
         last_ns, self._at_ns[slot] = int(self._at_ns[slot]), mono_ns
-        if not last_ns or not running or tokens_per_s is None:
+        if not last_ns or running is None or tokens_per_s is None:
             return
         dt_s = min(max(mono_ns - last_ns, 0) / 1e9, STEP_LIMIT_S)
         step = -math.expm1(-dt_s / TAU_S)
@@ -77,7 +79,9 @@ class Speed:
         # One that hangs must not make all the others look fast: it enters the mean with the bound as well.
         mean = np.clip(token_s, middle / SLOWEST, middle * SLOWEST).mean()
         relative = np.clip(token_s / mean, 1.0 / SLOWEST, SLOWEST)
-        relative = 1.0 + self._weight[measured] * (relative - 1.0)
+        # The averages start at 0, so what they have seen of the batch is ``running / weight``.
+        batch = np.minimum(self._running[measured] / self._weight[measured], 1.0)
+        relative = 1.0 + self._weight[measured] * batch * (relative - 1.0)
         outside = np.abs(relative - 1.0) > dead_band
         factors[measured[outside]] = relative[outside]
         return factors

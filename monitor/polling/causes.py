@@ -17,6 +17,8 @@ from monitor.polling.failure import FailureKind
 class Stage(enum.Enum):
     """How far an exchange has come."""
 
+    TRUST = enum.auto()
+    LOOKUP = enum.auto()
     CONNECT = enum.auto()
     HANDSHAKE = enum.auto()
     HEADERS = enum.auto()
@@ -35,18 +37,27 @@ _OURS = frozenset(
 #: The name is known not to exist; every other failure of a look-up is the name server's. musl has no NODATA.
 _NO_SUCH_NAME = frozenset({socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME)})
 
+#: What a passed deadline is before there is a connection. Only one of them is about the instance.
+_LATE = {
+    Stage.TRUST: FailureKind.LOCAL,
+    Stage.LOOKUP: FailureKind.UNRESOLVED,
+    Stage.CONNECT: FailureKind.NO_CONNECTION,
+}
+
 
 def late(stage: Stage, where: str, received: int, timeout_s: float) -> tuple[FailureKind, str]:
     """An exchange that was not over in time; ``received`` bytes of the body had come."""
     within = f"within {timeout_s:.3g} s"
     text = {
+        Stage.TRUST: f"the authorities to trust for {where} were not read {within}; see if this host is too busy",
+        Stage.LOOKUP: f"the host of {where} was not looked up {within}; check this host's DNS",
         Stage.CONNECT: f"no connection to {where} {within}; see if its host is up and no firewall drops it",
         Stage.HANDSHAKE: f"{where} did not finish the TLS handshake {within}; see if it hangs",
         Stage.HEADERS: f"{where} gave no answer {within}; see if it hangs, raise timeout if it is only busy",
         Stage.BODY: f"{where} sent only {received} bytes of its answer {within}; see if it hangs, "
         "raise timeout if it is only busy",
     }
-    return FailureKind.TIMEOUT, text[stage]
+    return _LATE.get(stage, FailureKind.TIMEOUT), text[stage]
 
 
 def broken(error: Exception, stage: Stage, where: str, received: int) -> tuple[FailureKind, str]:
@@ -109,7 +120,7 @@ def _connect_failure(error: BaseException) -> tuple[FailureKind, str]:
     if codes & _OURS:
         return FailureKind.LOCAL, words
     if errno.ETIMEDOUT in codes:
-        return FailureKind.TIMEOUT, words
+        return FailureKind.NO_CONNECTION, words
     return FailureKind.PROTOCOL, words
 
 

@@ -11,7 +11,8 @@ class FailureKind(enum.Enum):
     REFUSED = "refused"  #: nobody listens there
     UNREACHABLE = "unreachable"  #: no such host name, or no route to it
     UNRESOLVED = "unresolved"  #: the name server gave no answer; says nothing about the instance
-    TIMEOUT = "timeout"  #: no whole answer within the deadline
+    NO_CONNECTION = "no connection"  #: not even a TCP handshake within the deadline
+    TIMEOUT = "timeout"  #: connected, but no whole answer within the deadline
     STATUS = "status"  #: a 5xx answer
     UNUSABLE = "unusable"  #: an answer without any load in it, a 4xx among others
     TOO_LARGE = "too large"  #: a body above the cap

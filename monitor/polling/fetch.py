@@ -1,4 +1,4 @@
-"""One GET from one instance: the only module that knows the HTTP library.
+"""One GET from one instance: the only module, with ``trust``, that knows the HTTP library.
 
 Every exception of that library ends here, as a :class:`FetchFailure` with a sentence that names the instance
 and the URL, says what is wrong and what to do, and holds no secret (no header, no query, no user info).
@@ -7,9 +7,10 @@ and the URL, says what is wrong and what to do, and holds no secret (no header, 
 from __future__ import annotations
 
 import asyncio
-import os
-import ssl
-from collections.abc import Mapping
+import functools
+import ipaddress
+import socket
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ import httpx
 
 from monitor.polling.causes import Stage, broken, late, words_of
 from monitor.polling.failure import FailureKind, FetchFailure
+from monitor.polling.trust import Trust
 
 __all__ = ["Body", "FailureKind", "FetchFailure", "Fetcher", "Target"]
 
@@ -73,9 +75,9 @@ class Fetcher:
 
     def __init__(self, max_body_bytes: int = DEFAULT_MAX_BODY_BYTES) -> None:
         self._max_body_bytes = max_body_bytes
-        self._trust: dict[bool | str, ssl.SSLContext] = {}
-        # By identity; the target is kept with it so that its id is not reused meanwhile.
-        self._pools: dict[int, tuple[Target, httpx.AsyncHTTPTransport]] = {}
+        self._trust = Trust()
+        # By identity; the target is kept with them so that its id is not reused meanwhile. One per scheme.
+        self._pools: dict[int, tuple[Target, dict[str, httpx.AsyncHTTPTransport]]] = {}
 
     async def get(self, target: Target, path: str, timeout_s: float) -> Body:
         """The answer to ``GET url + path``, complete within ``timeout_s`` seconds, redirect included.
@@ -84,7 +86,7 @@ class Fetcher:
         one request is under way for one call. Raises :class:`FetchFailure`.
         """
         url = _joined(target, path)
-        exchange = _Exchange(target, self._pool(target, url), self._max_body_bytes)
+        exchange = _Exchange(target, functools.partial(self._pool, target), self._max_body_bytes)
         task = asyncio.ensure_future(exchange.run(url))
         try:
             # Not wait_for: up to Python 3.11 it swallows a cancellation that meets the end of the task.
@@ -99,35 +101,22 @@ class Fetcher:
     async def forget(self, target: Target) -> None:
         """Close the connections to a target that is not asked any more. Harmless if there are none."""
         held = self._pools.pop(id(target), None)
-        if held is not None:
-            await held[1].aclose()
+        for pool in held[1].values() if held else ():
+            await pool.aclose()
 
     async def aclose(self) -> None:
         """Close every connection. The fetcher can be used again afterwards."""
         for target, _ in list(self._pools.values()):
             await self.forget(target)
+        await self._trust.aclose()
 
-    def _pool(self, target: Target, url: httpx.URL) -> httpx.AsyncHTTPTransport:
-        held = self._pools.get(id(target))
-        if held is None:
-            trust = self._trusting(target, url)
-            held = (target, httpx.AsyncHTTPTransport(verify=trust, trust_env=False, limits=_LIMITS))
-            self._pools[id(target)] = held
-        return held[1]
-
-    def _trusting(self, target: Target, url: httpx.URL) -> ssl.SSLContext:
-        verify = target.verify
-        if verify not in self._trust:
-            try:
-                self._trust[verify] = _tls_context(verify)
-            except OSError as error:
-                raise _failure(
-                    FailureKind.LOCAL,
-                    target,
-                    f"the CA file {verify} for {_shown(url)} cannot be used ({words_of(error)}); "
-                    "correct ca_file",
-                ) from error
-        return self._trust[verify]
+    async def _pool(self, target: Target, scheme: str) -> httpx.AsyncHTTPTransport:
+        """Raises ``OSError`` where the authorities that ``target`` names cannot be read."""
+        trust = await self._trust.context(target.verify) if scheme == "https" else self._trust.nobody
+        pools = self._pools.setdefault(id(target), (target, {}))[1]
+        if scheme not in pools:
+            pools[scheme] = httpx.AsyncHTTPTransport(verify=trust, trust_env=False, limits=_LIMITS)
+        return pools[scheme]
 
 
 class _Answer(NamedTuple):
@@ -139,9 +128,14 @@ class _Answer(NamedTuple):
 class _Exchange:
     """One call of :meth:`Fetcher.get`: at most two requests, and how far the present one has come."""
 
-    def __init__(self, target: Target, pool: httpx.AsyncHTTPTransport, max_body_bytes: int) -> None:
+    def __init__(
+        self,
+        target: Target,
+        pool_of: Callable[[str], Awaitable[httpx.AsyncHTTPTransport]],
+        max_body_bytes: int,
+    ) -> None:
         self._target = target
-        self._pool = pool
+        self._pool_of = pool_of
         self._max_body_bytes = max_body_bytes
         self._where = ""
         self._stage = Stage.CONNECT
@@ -169,28 +163,40 @@ class _Exchange:
 
     async def _ask(self, url: httpx.URL) -> _Answer:
         self._where = _shown(url)
+        pool = await self._pool(url)
         try:
             try:
-                return await self._send(url)
+                return await self._send(url, pool)
             except _BROKEN:
                 if self._fresh or self._stage is not Stage.HEADERS:
                     raise
             # The instance closed the idle connection in the moment in which it was used again.
-            return await self._send(url)
+            return await self._send(url, pool)
         except httpx.LocalProtocolError:
             # "from None": the error quotes the header that it does not like.
             raise self._failure(
                 FailureKind.LOCAL, f"a header for {self._where} cannot be sent; correct its bearer token"
             ) from None
-        except httpx.TransportError as error:
+        except (httpx.TransportError, socket.gaierror) as error:
             kind, text = broken(error, self._stage, self._where, self._received)
             raise self._failure(kind, text) from error
 
-    async def _send(self, url: httpx.URL) -> _Answer:
+    async def _pool(self, url: httpx.URL) -> httpx.AsyncHTTPTransport:
+        self._stage = Stage.TRUST
+        try:
+            return await self._pool_of(url.scheme)
+        except OSError as error:
+            raise self._failure(
+                FailureKind.LOCAL,
+                f"the CA file {self._target.verify} for {self._where} cannot be used ({words_of(error)}); "
+                "correct ca_file",
+            ) from error
+
+    async def _send(self, url: httpx.URL, pool: httpx.AsyncHTTPTransport) -> _Answer:
         self._stage, self._fresh, self._received = Stage.CONNECT, False, 0
         response: httpx.Response | None = None
         try:
-            response = await self._pool.handle_async_request(self._request(url))
+            response = await pool.handle_async_request(self._request(url))
             self._stage = Stage.BODY
             content = await self._content(response)
             redirect = response.status_code in _REDIRECTS
@@ -215,10 +221,20 @@ class _Exchange:
     async def _trace(self, event: str, info: Mapping[str, Any]) -> None:
         if event == "connection.connect_tcp.started":
             self._fresh = True
+            await self._look_up(info["host"], info["port"])
         elif event == "connection.connect_tcp.complete":
             self._stage, self._half_open = Stage.HANDSHAKE, info["return_value"]
         elif event == "http11.send_request_headers.started":
             self._stage, self._half_open = Stage.HEADERS, None
+
+    async def _look_up(self, host: str, port: int) -> None:
+        """The library looks the name up as a part of connecting. It is done before as well, because a name
+        server that hangs must not count as an instance that cannot be connected to."""
+        if not _is_address(host):
+            self._stage = Stage.LOOKUP
+            loop = asyncio.get_running_loop()
+            await loop.getaddrinfo(host.encode("ascii"), port, type=socket.SOCK_STREAM)
+            self._stage = Stage.CONNECT
 
     async def _content(self, response: httpx.Response) -> bytes:
         if response.headers.get("content-encoding", "identity").strip().lower() != "identity":
@@ -278,12 +294,12 @@ def _joined(target: Target, path: str) -> httpx.URL:
         raise _failure(FailureKind.LOCAL, target, "its url is not valid; correct it") from None
 
 
-def _tls_context(verify: bool | str) -> ssl.SSLContext:
-    if isinstance(verify, bool):
-        return httpx.create_ssl_context(verify=verify, trust_env=False)
-    if os.path.isdir(verify):
-        return ssl.create_default_context(capath=verify)
-    return ssl.create_default_context(cafile=verify)
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _shown(url: httpx.URL) -> str:

@@ -14,8 +14,12 @@ from monitor.sample import Reading
 
 _NS = 1_000_000_000
 
-#: Failures that cost the instance or this host something each time, so that asking again can wait.
-_SLOW = frozenset({FailureKind.TIMEOUT, FailureKind.TOO_LARGE})
+#: Answers above this are read in a thread: the largest that are allowed take a second, and the ticks go on meanwhile.
+_READ_AT_ONCE = 256 * 1024
+
+#: Failures that cost the instance or this host something each time, so that asking again can wait. So does
+#: whatever else takes the whole deadline.
+_SLOW = frozenset({FailureKind.TIMEOUT, FailureKind.NO_CONNECTION, FailureKind.TOO_LARGE})
 
 _log = logging.getLogger("loadboard.monitor.polling")
 
@@ -138,10 +142,10 @@ class Poller:
                     self._prober.failed(path)
                 else:
                     self._prober.answered(path, failure.status, b"")
-                self._failed(failure.kind, failure.reason)
+                self._failed(failure.kind, failure.reason, begun_ns)
                 return
             boot_ns, mono_ns = self._clock.boot_ns(), self._clock.mono_ns()
-            reading = self._prober.answered(path, body.status, body.content)
+            reading = await self._read(path, body)
             if reading is not None:
                 self._sampled(reading, boot_ns, mono_ns)
                 return
@@ -152,23 +156,32 @@ class Poller:
                 self._failed(
                     FailureKind.UNUSABLE,
                     f"instance {self._target.instance_id}: no load from {self._target.url}: {self._prober.reason}",
+                    begun_ns,
                 )
                 return
+
+    async def _read(self, path: str, body: Body) -> Reading | None:
+        if len(body.content) <= _READ_AT_ONCE:
+            return self._prober.answered(path, body.status, body.content)
+        # This poller alone uses its prober, and waits here.
+        return await asyncio.to_thread(self._prober.answered, path, body.status, body.content)
 
     def _sampled(self, reading: Reading, boot_ns: int, mono_ns: int) -> None:
         self._schedule.succeeded(mono_ns)
         engine = self._prober.engine
         if self._sampling != engine:
-            _log.info("instance %s: answers with its load, engine %s", self._target.instance_id, engine)
+            _log.debug("instance %s: answers with its load, engine %s", self._target.instance_id, engine)
             self._sampling = engine
             self._troubles.clear()
         self._sink.sampled(self._key, reading, engine, boot_ns, mono_ns)
 
-    def _failed(self, kind: FailureKind, reason: str) -> None:
+    def _failed(self, kind: FailureKind, reason: str, begun_ns: int) -> None:
         now_ns = self._clock.mono_ns()
-        self._schedule.failed(now_ns, slow=kind in _SLOW)
+        slow = kind in _SLOW or now_ns - begun_ns >= self._timeout_s * _NS
+        self._schedule.failed(now_ns, slow=slow)
         if kind not in self._troubles:
-            _log.warning("no sample: %s", reason)
+            # What it means for the instance is told by the sink, which knows its state.
+            _log.debug("no sample: %s", reason)
             self._troubles.add(kind)
         self._sampling = ""
         if kind is FailureKind.REFUSED:

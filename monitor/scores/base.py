@@ -43,19 +43,9 @@ class ScoreMode(Protocol):
         """The exact score of each slot, in requests; the smallest is the best. Grows with ``loads.n``."""
 
 
-#: What one own request adds to ``n`` at the least.
-OWN_FLOOR = 1 / 64
-
-
 def requests(own: FloatArray, others: FloatArray) -> FloatArray:
-    """Requests in each instance: ``max(0, own + others)``, with a floor that grows with ``own``.
-
-    ``others`` is signed: where an engine's gauges lag or a count leaked it is negative, and the plain
-    maximum would be 0 for the next few requests as well, so that a burst would see no difference between
-    one request there and many. The floor of 1/64 request per own request keeps the order and stays below
-    the tie window, so leaked counts still heal.
-    """
-    return np.maximum(own + others, own * OWN_FLOOR)
+    """Requests in each instance: ``max(0, own + others)``."""
+    return np.maximum(own + others, 0.0)
 
 
 def barrier(kv: FloatArray, limit: float) -> FloatArray:

@@ -10,18 +10,19 @@ from starlette.types import Send
 
 from proxy_adapter import Dispatch, Strategy
 from proxy_adapter.demo_proxy.answers import error_event, send_error
-from proxy_adapter.demo_proxy.failure_log import FailureLog, describe
+from proxy_adapter.demo_proxy.failure_log import FailureLog, describe, reason_of
 from proxy_adapter.demo_proxy.headers import INSTANCE_HEADER, Headers, response_headers, value_of
 from proxy_adapter.demo_proxy.instances import Instance
 from proxy_adapter.demo_proxy.prompts import Work
 
 # Errors of httpx that mean: no connection, so nothing was sent and another instance may be asked.
 _NOT_CONNECTED = (httpx.ConnectError, httpx.ConnectTimeout)
+_TOO_MANY = 429
 _EVENT_ENDS = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 class UpstreamStatusError(Exception):
-    """An instance answered with a 5xx. The answer passes to the client; the strategy hears of it."""
+    """An instance answered with a 5xx or 429. The answer passes to the client; the strategy hears of it."""
 
 
 class Upstream:
@@ -148,8 +149,10 @@ class Exchange:
         awaiting_token = events and status < 400
         tail = b"\n\n"
         try:
-            if status >= 500:
+            if status >= 500 or status == _TOO_MANY:
+                # Held: an instance that refuses work in no time would else look idle and draw all of it.
                 guard.fail(UpstreamStatusError(f"instance {instance.instance_id} answered {status}"))
+            if status >= 500:
                 self._upstream.failures.failed(instance, f"instance {instance.instance_id} answered {status}")
             else:
                 self._upstream.failures.worked(instance)
@@ -163,7 +166,7 @@ class Exchange:
                 await self._send({"type": "http.response.body", "body": chunk, "more_body": True})
         except httpx.TransportError as error:
             guard.fail(error)
-            message = f"instance {instance.instance_id} broke off its answer: {error}"
+            message = f"instance {instance.instance_id} broke off its answer: {reason_of(error)}"
             self._upstream.failures.failed(instance, message)
             in_band = events and tail.endswith(_EVENT_ENDS) and _can_append(headers)
             if not in_band:

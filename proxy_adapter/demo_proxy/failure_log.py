@@ -11,6 +11,11 @@ from proxy_adapter.demo_proxy.instances import Instance
 logger = logging.getLogger("loadboard.proxy_adapter")
 
 
+def reason_of(error: Exception) -> str:
+    """What it says; where it says nothing, its name."""
+    return str(error) or type(error).__name__
+
+
 def describe(instance: Instance, error: httpx.TransportError) -> str:
     """One sentence for the client and the log: which instance, and what it did."""
     name = f"instance {instance.instance_id}"
@@ -19,8 +24,8 @@ def describe(instance: Instance, error: httpx.TransportError) -> str:
     if isinstance(error, httpx.TimeoutException):
         return f"{name} did not answer in time: {error}" if str(error) else f"{name} did not answer in time"
     if isinstance(error, httpx.ConnectError):
-        return f"{name} could not be connected to: {error}"
-    return f"{name} broke the connection before it answered: {error}"
+        return f"{name} could not be connected to: {reason_of(error)}"
+    return f"{name} broke the connection before it answered: {reason_of(error)}"
 
 
 class FailureLog:

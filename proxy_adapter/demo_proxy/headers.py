@@ -52,7 +52,12 @@ def request_headers(method: str, headers: Iterable[tuple[bytes, bytes]], body: b
 
 def response_headers(headers: Iterable[tuple[bytes, bytes]], id_header: bytes) -> Headers:
     """The fields to hand to the client, with the instance's id."""
-    kept = _passed(headers, _RESPONSE_OWN)
+    fields = list(headers)
+    dropped = _RESPONSE_OWN
+    if any(name.lower() == b"transfer-encoding" for name, _ in fields):
+        # The body was read in chunks, whatever length was announced besides (RFC 9112, section 6.3).
+        dropped = dropped | {b"content-length"}
+    kept = _passed(fields, dropped)
     kept.append((INSTANCE_HEADER, id_header))
     return kept
 

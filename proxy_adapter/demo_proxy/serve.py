@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
+import socket
 from types import FrameType
 from typing import Any, NoReturn
 
@@ -45,6 +47,37 @@ SERVER_OPTIONS: dict[str, Any] = {
 }
 
 
+class CannotListen(Exception):
+    """The address is not to be had; the message is for the user."""
+
+
+def check_address(host: str, port: int) -> None:
+    """Raises ``CannotListen`` where nobody could listen there now.
+
+    Somebody else may still come first: then uvicorn reports it, in more words.
+    """
+    try:
+        found = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    except OSError as error:
+        raise CannotListen(f"cannot listen on {host}: {error.strerror or error}") from None
+    failures = []
+    for family, kind, protocol, _, address in found:
+        try:
+            with socket.socket(family, kind, protocol) as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    # Else the probe of :: would find the port of 0.0.0.0 taken.
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe.bind(address)
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE:
+                raise CannotListen(f"port {port} is in use: choose another with --port") from None
+            failures.append(error)
+    # A name may stand for an address of a family that this machine does not have.
+    if len(failures) == len(found):
+        raise CannotListen(f"cannot listen on {host} port {port}: {failures[-1].strerror}")
+
+
 def _leave(signum: int, frame: FrameType | None) -> NoReturn:
     raise SystemExit(0)
 
@@ -60,9 +93,11 @@ def serve(
     """Serve until SIGTERM or SIGINT; streams then get ``graceful_timeout_s`` seconds to end.
 
     Returns the exit status: 0 after a signal, 1 where the proxy could not start (uvicorn logs why).
+    Raises ``CannotListen`` before anything is started.
     """
     import uvicorn
 
+    check_address(host, port)
     os.environ[ENVIRONMENT_KEY] = settings.to_json()
     # uvicorn raises the signal again once it has shut down; a stop that was asked for is no failure.
     signal.signal(signal.SIGTERM, _leave)

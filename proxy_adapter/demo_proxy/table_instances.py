@@ -7,14 +7,13 @@ import logging
 from collections.abc import Callable, Iterable
 
 from proxy_adapter.demo_proxy.instances import Instance, make_instance
-from score_table.errors import TableError
 from score_table.reader import TableReader
 
 logger = logging.getLogger("loadboard.proxy_adapter")
 
 _REFRESH_S = 1.0
 
-#: Gives (id, url) of every instance in the table at a location; raises ``TableError`` where it cannot be read.
+#: Gives (id, url) of every instance in the table at a location; raises where it cannot be read.
 ReadNames = Callable[[str], Iterable[tuple[str, str]]]
 
 
@@ -48,25 +47,25 @@ class TableInstances:
         while True:
             try:
                 names = list(await asyncio.to_thread(self._read, self._location))
-            except TableError as error:
-                self._say(logging.WARNING, f"cannot read the instances from table {self._location}: {error}")
+                instances = self._instances if names == self._names else self._made(names)
+            except Exception as error:
+                # Not only TableError: whatever may be wrong with it now, the table is looked at again.
+                reason = str(error) or type(error).__name__
+                self._say(logging.WARNING, f"cannot read the instances from table {self._location}: {reason}")
             else:
-                self._adopt(names)
+                self._names, self._instances = names, instances
+                ids = ", ".join(instance.instance_id for instance in instances) or "none"
+                self._say(logging.INFO, f"instances from table {self._location}: {ids}")
             await asyncio.sleep(self._refresh_s)
 
-    def _adopt(self, names: list[tuple[str, str]]) -> None:
-        if names == self._names:
-            return
-        self._names = names
+    def _made(self, names: list[tuple[str, str]]) -> tuple[Instance, ...]:
         instances: list[Instance] = []
         for id_, url in names:
             try:
                 instances.append(make_instance(url, id_))
             except ValueError as error:
                 logger.warning("table %s: instance %r is left out: %s", self._location, id_, error)
-        self._instances = tuple(instances)
-        ids = ", ".join(instance.instance_id for instance in instances) or "none"
-        self._say(logging.INFO, f"instances from table {self._location}: {ids}")
+        return tuple(instances)
 
     def _say(self, level: int, message: str) -> None:
         """Once per distinct state, not once per look."""

@@ -53,6 +53,8 @@ class CountingStrategy(ABC):
 
     def select(self, instances: Sequence[Instance], hint: Any = None) -> Instance:
         """See :class:`proxy_adapter.contract.Strategy`."""
+        # A copy: another thread may change the list meanwhile.
+        instances = tuple(instances)
         if not instances:
             raise RuntimeError(NO_INSTANCES)
         question = self._question(instances, hint)
@@ -60,7 +62,7 @@ class CountingStrategy(ABC):
         _, _, lane, attached, mapped = question
         if lane is not None and attached is not None and mapped is not None and self._holds_selected():
             slot = mapped.slots[position]
-            charge = lane.charge(mapped.keys[position], slot, None)
+            charge = lane.charge(mapped.keys[position], slot, None, _address(instances[position]))
             expected = self._expected.of(attached, slot, lane.now_ns()) if slot is not None else None
             lane.open(charge, hold_ns=expected if expected is not None else lane.hold_ns)
         self._count_pick(lane)
@@ -70,6 +72,8 @@ class CountingStrategy(ABC):
         self, instances: Sequence[Instance], hint: Any = None, *, prompt_tokens: int | None = None
     ) -> Dispatch[Instance]:
         """See :class:`proxy_adapter.contract.Strategy`."""
+        # A copy: another thread may change the list meanwhile.
+        instances = tuple(instances)
         if not instances:
             raise RuntimeError(NO_INSTANCES)
         question = self._question(instances, hint)
@@ -80,11 +84,13 @@ class CountingStrategy(ABC):
         if lane is None:
             return Dispatch(instance, None, None)
         if mapped is None:
-            charge = lane.charge(_readable_id(instance), None, prompt_tokens)
+            charge = lane.charge(_readable_id(instance), None, prompt_tokens, _address(instance))
         else:
-            charge = lane.charge(mapped.keys[position], mapped.slots[position], prompt_tokens)
+            charge = lane.charge(
+                mapped.keys[position], mapped.slots[position], prompt_tokens, _address(instance)
+            )
         guard = Dispatch(instance, lane, charge)
-        lane.open(charge, first_token_visible=isinstance(hint, Mapping) and bool(hint.get("stream")))
+        lane.open(charge, first_token_visible=_streams(hint))
         return guard
 
     def status(self) -> dict[str, Any]:
@@ -178,3 +184,19 @@ def _readable_id(instance: Any) -> str:
         return str(instance.instance_id)
     except Exception:
         return "<no readable id>"
+
+
+def _address(instance: Any) -> tuple[object, object]:
+    """Host and port, by which a request may get its slot later."""
+    try:
+        return instance.host, instance.port
+    except Exception:
+        return None, None
+
+
+def _streams(hint: Any) -> bool:
+    """Whether the caller will say when the first token comes."""
+    try:
+        return isinstance(hint, Mapping) and bool(hint.get("stream"))
+    except Exception:
+        return False

@@ -9,7 +9,7 @@ from proxy_adapter.strategies import object_load
 from proxy_adapter.strategies.base import CountingStrategy, Question
 from score_table.attachment import Attached
 from score_table.lane import Lane, live_row
-from score_table.layout import MARK_FLOOR, TIE_WINDOW, UNITS
+from score_table.layout import MARK_FLOOR, TIE_WINDOW
 from score_table.pick import NO_SLOT
 from score_table.pick.rules import faded
 
@@ -56,7 +56,7 @@ class LeastLoadStrategy(CountingStrategy):
         return position
 
     def _with_unmatched(self, lane: Lane, attached: Attached, mapped: Mapped, fade: int) -> int:
-        """Some candidate has no slot: it scores this process's outstanding there times the lanes in use, on top
+        """Some candidate has no slot: it scores this process's outstanding there (at nominal prices) times the lanes in use, on top
         of what the typical instance scores without this host; so it is neither free nor shut out."""
         slots = [slot for slot in mapped.slots if slot is not None]
         live = dict(zip(slots, live_row(attached, slots, fade), strict=True))
@@ -65,7 +65,7 @@ class LeastLoadStrategy(CountingStrategy):
         typical = int(statistics.median(unmarked)) if unmarked else 0
         lanes = max(1, attached.segment.lanes_hi)
         scores = [
-            live[slot] if slot is not None else lane.unmatched.get(key, 0) * lanes * UNITS + typical
+            live[slot] if slot is not None else lane.unmatched.units(key) * lanes + typical
             for slot, key in zip(mapped.slots, mapped.keys, strict=True)
         ]
         limit = min(scores) + TIE_WINDOW

@@ -73,7 +73,7 @@ def said(home: Path) -> str:
 def shows_engines(home: Path, process: subprocess.Popen[str]) -> None:
     def shown() -> bool:
         assert process.poll() is None, said(home)
-        return "curl http://" in said(home)
+        return "curl -N http://" in said(home)
 
     wait_until(shown, timeout=START_S, what="the first frame")
     for engine in ENGINES:
@@ -109,10 +109,36 @@ def test_once_prints_one_complete_frame_and_leaves_nothing(home: Path) -> None:
         for engine in ENGINES:
             assert rows[engine][0] == "up", text
             assert "-" not in rows[engine], text
-        assert text.count("curl http://") == 1
+        assert text.count("curl -N http://") == 1
+        assert re.search(
+            rf"^{re.escape(COMMAND)} dump --table /loadboard-demo-{process.pid}-\w+$", text, re.M
+        )
+        assert re.search(r"^ +lane 1 +\d+ +\d+ +\d+$", text, re.M)
         assert re.search(r"table /loadboard-demo-\d+-\w+  2 proxy workers", text)
         assert "picks: by score" in text
         assert not left_behind(home, process.pid)
+
+
+def test_a_reader_that_has_gone_ends_the_demo_without_a_fault(home: Path) -> None:
+    read, write = os.pipe()
+    with (home / "output").open("wb") as output:
+        process = subprocess.Popen(
+            [COMMAND, "demo", "--once"],
+            stdin=subprocess.DEVNULL,
+            stdout=write,
+            stderr=output,
+            cwd=home / "work",
+            env=environment(home),
+        )
+    os.close(write)
+    os.close(read)
+    try:
+        assert process.wait(START_S) == 0, said(home)
+        assert len(said(home).splitlines()) == 1  # that it starts
+        assert not left_behind(home, process.pid)
+    finally:
+        process.kill()
+        process.wait()
 
 
 @pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
@@ -147,14 +173,14 @@ def test_killing_the_keeper_ends_everything_and_leaves_nothing(home: Path) -> No
         shows_engines(home, process)
         os.kill(child_of(process.pid), signal.SIGKILL)
         assert process.wait(END_S) == 1, said(home)
-        assert "keeper process is gone" in said(home)
+        assert "loadboard demo: its keeper process was killed (signal 9)" in said(home)
         wait_until(lambda: not left_behind(home, process.pid), timeout=END_S, what="the end of everything")
 
 
 def test_a_process_that_dies_is_named_with_its_log(home: Path) -> None:
     with demo(home) as process:
         shows_engines(home, process)
-        os.kill(pid_with(home, "loadboard.cli", "run"), signal.SIGKILL)
+        os.kill(pid_with(home, "loadboard", "run"), signal.SIGKILL)
         assert process.wait(END_S) == 1, said(home)
         assert "monitor ended; its log ends:" in said(home)
         logs = re.search(r"All logs: (\S+)", said(home))
@@ -197,7 +223,7 @@ pid, terminal = pty.fork()
 if pid == 0:
     os.execv(sys.argv[1], sys.argv[1:])
 shown = b""
-while shown.count(b"curl http://") < 2:
+while shown.count(b"curl -N http://") < 2:
     shown += os.read(terminal, 65536)
 os.close(terminal)
 print(pid, os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

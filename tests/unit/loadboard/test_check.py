@@ -66,7 +66,8 @@ def test_a_good_file_is_ok(file: Path, capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_what_differs_from_the_defaults_is_listed(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file.write_text(f"interval = 0.5\n[inflight_kv]\nlambda = 2\n{ONE}{ONE}id = 'second'\n")
+    second = ONE.replace("10.0.0.1", "10.0.0.2")
+    file.write_text(f"interval = 0.5\n[inflight_kv]\nlambda = 2\n{ONE}{second}id = 'second'\n")
     assert call("check", str(file)) == 0
     assert capsys.readouterr().out.splitlines() == [
         f"{file}: ok (2 instances, score token_aware, table /loadboard)",
@@ -81,6 +82,48 @@ def test_what_is_not_checked_is_said(file: Path, capsys: pytest.CaptureFixture[s
     assert capsys.readouterr().out.splitlines()[1:] == [
         "  instances[0].bearer_token_env: looked up when the monitor starts, not checked here"
     ]
+
+
+def test_two_ids_with_one_url_are_noted(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(f"{ONE}{ONE}id = 'second'\n")
+    assert call("check", str(file)) == 0
+    assert capsys.readouterr().out.splitlines()[1:] == [
+        "  note: instances[1].url: 'http://10.0.0.1:8000' is the url of instances[0] too: if it is one server, "
+        "its load counts twice; remove one of them"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "end"),
+    [("url", "/metrics"), ("url", "/v1"), ("url", "/prefix/v1/"), ("metrics_url", "/v1")],
+)
+def test_an_address_with_a_path_that_is_added_anyway_is_noted(
+    key: str, end: str, file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"http://10.0.0.2:8000{end}"
+    file.write_text(f"[[instances]]\nurl = '{url}'\n" if key == "url" else f"{ONE}metrics_url = '{url}'\n")
+    assert call("check", str(file)) == 0
+    notes = capsys.readouterr().out.splitlines()[1:]
+    assert len(notes) == 1
+    last = end.rstrip("/").rpartition("/")[2]
+    assert notes[0].startswith(f"  note: instances[0].{key}: {url.rstrip('/')!r} ends in /{last}, but ")
+
+
+@pytest.mark.parametrize("end", ["", "/", "/prefix", "/v1beta", "/v1/prefix"])
+def test_other_addresses_are_not_noted(end: str, file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file.write_text(f"[[instances]]\nurl = 'http://10.0.0.1:8000{end}'\n")
+    assert call("check", str(file)) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_file_without_instances_is_told_what_a_file_can_have(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text("")
+    assert call("check", str(file)) == 78
+    assert capsys.readouterr().err == (
+        f'{file}: instances: there are none: add [[instances]] with url = "http://HOST:PORT" to the file\n'
+    )
 
 
 def test_problems_go_to_stderr_one_per_line(file: Path, capsys: pytest.CaptureFixture[str]) -> None:

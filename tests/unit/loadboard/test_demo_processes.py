@@ -8,12 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
 from loadboard import demo
-from loadboard.demo import keeper
+from loadboard.demo import front, keeper
 from loadboard.demo.processes import Children, remove_table
 from tests.waiting import wait_until
 
@@ -145,7 +146,25 @@ def test_a_missing_part_is_named_with_the_extra_that_brings_it(
 ) -> None:
     monkeypatch.setattr(demo.importlib.util, "find_spec", lambda name: None if name == "rich" else object())
     assert demo.run(parser().parse_args(["demo", "--once"])) == 1
-    assert capsys.readouterr().err == "loadboard demo: rich not installed: pip install 'loadboard[demo]'\n"
+    assert capsys.readouterr().err == (
+        "loadboard demo needs rich: install loadboard with its extra, in the source tree: pip install '.[demo]'\n"
+    )
+
+
+def test_a_keeper_that_crashes_is_told_with_the_place_of_its_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    no_port = 99_999  # as good as any fault that it does not expect
+    assert front.main(once=True, seconds=None, port=no_port) == 1
+    (directory,) = tmp_path.iterdir()
+    start, *failure = capfd.readouterr().err.splitlines()
+    assert len(start) < 80
+    assert failure == [
+        "loadboard demo: its keeper process failed: OverflowError: bind(): port must be 0-65535.",
+        f"All logs: {directory}",
+    ]
+    assert "Traceback" in (directory / "keeper.log").read_text()
 
 
 @pytest.mark.parametrize("port", ["-1", "65536", "http"])

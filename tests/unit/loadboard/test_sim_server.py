@@ -63,7 +63,10 @@ def on_engine(
 
 
 async def values(client: httpx.AsyncClient) -> dict[str, float]:
-    page = (await client.get("/metrics")).text
+    return values_on((await client.get("/metrics")).text)
+
+
+def values_on(page: str) -> dict[str, float]:
     return {
         sample.name: sample.value
         for family in text_string_to_metric_families(page)
@@ -197,16 +200,17 @@ def test_a_client_that_goes_away_frees_its_place_in_the_engine(stream: bool) -> 
         body = {"prompt": "hi", "max_tokens": 5000, "stream": stream}
         patient = asyncio.create_task(client.post("/v1/completions", json=body))
 
-        async def until(count: int) -> None:
-            for _ in range(1000):
-                if (await values(client))["vllm:num_requests_running"] == count:
-                    return
-                await asyncio.sleep(0.01)
-            raise AssertionError(f"never {count} running")
+        with httpx.Client(base_url=client.base_url, trust_env=False) as viewer:
 
-        await until(1)
-        patient.cancel()
-        await until(0)
+            async def until(count: int) -> None:
+                def reached() -> bool:
+                    return values_on(viewer.get("/metrics").text)["vllm:num_requests_running"] == count
+
+                await asyncio.to_thread(wait_until, reached, 20.0, f"{count} running")
+
+            await until(1)
+            patient.cancel()
+            await until(0)
         assert (await values(client))["vllm:request_success_total"] == 0
 
     on_engine(EngineParameters(slots=1, kv_capacity=20_000), scenario)

@@ -11,10 +11,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from monitor.logs import Log
 from score_table.errors import TableError
 from score_table.reader import InstanceFacts, TableReader, TableSnapshot
 from tests.waiting import wait_until
@@ -124,6 +125,8 @@ class Monitor:
         self._log = directory / "log"
         self._options = {"interval": 0.05, "timeout": 1.0, "staleness": 3.0, "slots": 16, **options}
         self._process: subprocess.Popen[bytes] | None = None
+        #: What Python is told to run; takes the command line of ``loadboard``.
+        self.program = ["-m", "loadboard.cli"]
         self.configure(listed)
 
     def configure(self, listed: dict[str, str], extra: str = "", **options: object) -> None:
@@ -145,7 +148,7 @@ class Monitor:
         own = {key: value for key, value in os.environ.items() if not key.startswith("LOADBOARD_")}
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "loadboard.cli", "run", "--config", self.file, "--table", self.table],
+                [sys.executable, *self.program, "run", "--config", self.file, "--table", self.table],
                 env={**own, **environment},
                 stderr=log,
                 stdin=subprocess.DEVNULL,
@@ -204,6 +207,21 @@ class Monitor:
         return last[0]
 
     def close(self) -> None:
+        """Kill it."""
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+
+#: Makes monitors of one table; see the fixture ``monitor``.
+Start = Callable[..., Monitor]
+
+
+class Silence(Log):
+    """A log that leaves the test's own logging alone."""
+
+    def __init__(self) -> None:
+        self.level = ""
+
+    def set_level(self, level: str) -> None:
+        self.level = level

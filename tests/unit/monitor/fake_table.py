@@ -27,6 +27,7 @@ class FakeTable:
     published: int = 0
     details_written: int = 0
     dead_lanes: list[Reclaimed] = field(default_factory=list)
+    cell_limit: int | None = None  #: where the sum of a slot's lane cells stops
 
     def __post_init__(self) -> None:
         unused = np.full(self.capacity, Mark.UNUSED.cell, dtype=np.int32)
@@ -57,7 +58,17 @@ class FakeTable:
         return float(self.base[slot] + cell) / UNITS
 
     def naturals(self) -> Naturals:
-        return Naturals(**{kind: row.copy() for kind, row in self.lanes.items()})
+        cells = np.zeros(self.capacity, dtype=np.int64)
+        for slot, identity in self.identities.items():
+            prices = identity.prices
+            cells[slot] = round(
+                self.lanes["outstanding"][slot] * prices.request
+                + self.lanes["prompt_tokens"][slot] * prices.prompt_token
+                + self.lanes["kv_tokens"][slot] * prices.kv_token
+            )
+        if self.cell_limit is not None:
+            cells = np.minimum(cells, self.cell_limit)
+        return Naturals(**{kind: row.copy() for kind, row in self.lanes.items()}, cells=cells)
 
     def publish(self, base: NDArray[np.int32], rest: NDArray[np.int32], heartbeat_ns: int) -> None:
         assert base.dtype == rest.dtype == np.int32
@@ -74,8 +85,11 @@ class FakeTable:
     def identity(self, slot: int) -> Identity | None:
         return None if self.base[slot] >= Mark.UNUSED.cell - 2**26 else self.identities.get(slot)
 
-    def generation(self, slot: int) -> int:
-        return self.identities[slot].generation if slot in self.identities else 0
+    def detail(self, slot: int) -> Detail | None:
+        return self.details.get(slot)
+
+    def last_holder(self, slot: int) -> Identity | None:
+        return self.identities.get(slot)
 
     def heartbeat_ns(self) -> int:
         return self.heartbeat

@@ -111,9 +111,9 @@ def test_names_follow_from_the_key_path_and_are_unique() -> None:
     assert all(option.help and option.range for option in OPTIONS)
 
 
-def test_what_belongs_to_the_table_from_its_making_is_not_reloadable() -> None:
+def test_what_belongs_to_the_table_from_its_making_and_the_form_of_the_log_are_not_reloadable() -> None:
     fixed = {option.key_path for option in OPTIONS if not option.reloadable}
-    assert fixed == {"table", "table_mode", "group", "slots", "lanes", "max_heartbeat_age"}
+    assert fixed == {"table", "table_mode", "group", "slots", "lanes", "max_heartbeat_age", "log_format"}
 
 
 def test_a_variable_that_looks_like_an_option_is_pointed_out(

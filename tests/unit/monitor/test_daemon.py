@@ -11,16 +11,16 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from monitor import daemon
+from monitor import service as service_module
 from monitor.clock import SystemClock
-from monitor.daemon import Daemon, keep_fixed, open_table
-from monitor.logs import Log
+from monitor.config import InstanceConfig, load_config
+from monitor.daemon import Daemon, open_table
 from monitor.sd_notify import Notifier
 from monitor.service import Service
 from score_table.errors import (
@@ -34,27 +34,9 @@ from score_table.errors import (
 )
 from score_table.lane import Lane
 from score_table.reader import TableReader
-from tests.unit.monitor.daemon_rig import START_S, Engine, Monitor, engines
+from tests.unit.monitor.daemon_rig import START_S, Engine, Silence, Start, engines
 from tests.unit.monitor.rig import config
 from tests.waiting import wait_until, wait_until_async
-
-Start = Callable[..., Monitor]
-
-
-@pytest.fixture
-def monitor(tmp_path: Path, table_name: str) -> Iterator[Start]:
-    """Makes monitors of one table that end with the test."""
-    made = []
-
-    def make(listed: dict[str, str], **options: object) -> Monitor:
-        directory = tmp_path / str(len(made))
-        directory.mkdir()
-        made.append(Monitor(directory, table_name, listed, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.close()
 
 
 def test_what_engines_say_is_in_the_table(monitor: Start) -> None:
@@ -87,7 +69,7 @@ def test_the_first_tick_does_not_wait_for_any_poll(monitor: Start, tmp_path: Pat
         assert manager.recv(200) == b"WATCHDOG=1"
         running.signal(signal.SIGTERM)
         while (message := manager.recv(200)) != b"STOPPING=1":
-            assert message == b"WATCHDOG=1"
+            assert message == b"WATCHDOG=1" or message.startswith(b"STATUS=")
         assert running.ended() == 0
 
 
@@ -131,47 +113,6 @@ def test_a_second_monitor_ends_and_names_the_first(monitor: Start) -> None:
         assert second.ended() == os.EX_TEMPFAIL
         assert f"another monitor (pid {first.pid}) already writes table {first.table}" in second.log()
         assert first.ready()
-
-
-def test_a_reload_adds_and_removes_instances(monitor: Start) -> None:
-    with engines(3) as (first, second, third):
-        running = monitor({"one": first.url, "two": second.url})
-        running.start()
-        running.wait_for("two", state="up")
-        running.configure({"two": second.url, "three": third.url})
-        running.signal(signal.SIGHUP)
-        assert running.wait_for("three", state="up").slot == 2
-        wait_until(lambda: running.instance("one") is None, what="the removal")
-        assert running.wait_for("two").state == "up"
-        polls = first.polls
-        before = second.polls
-        wait_until(lambda: second.polls > before + 5, START_S, "more polls of the one that stayed")
-        assert first.polls <= polls + 1
-
-
-def test_a_bad_reload_keeps_the_configuration_and_names_every_fault(monitor: Start) -> None:
-    with engines(1) as (engine,):
-        running = monitor({"one": engine.url})
-        running.start()
-        running.wait_for("one", state="up")
-        running.configure({"one": engine.url}, interval=-1, kv_wait=3)
-        running.signal(signal.SIGHUP)
-        running.wait_for_log("configuration stays as it was")
-        assert "interval" in running.log()
-        assert "kv_wait" in running.log()
-        engine.says(num_requests_running=5)
-        running.wait_for("one", inflight=5.0)
-
-
-def test_what_only_a_restart_can_change_is_said(monitor: Start) -> None:
-    with engines(1) as (engine,):
-        running = monitor({"one": engine.url})
-        running.start()
-        running.configure({"one": engine.url}, slots=32, unknown="avoid")
-        running.signal(signal.SIGHUP)
-        running.wait_for_log("slots stays 16, 32 needs a restart")
-        running.wait_for_log("configuration reloaded")
-        assert running.snapshot().capacity == 16
 
 
 def test_an_odd_value_makes_its_field_unknown_and_nothing_else(monitor: Start) -> None:
@@ -230,6 +171,42 @@ def test_a_hanging_instance_is_stale_and_the_others_are_polled_on(monitor: Start
         running.wait_for("slow", state="up")
 
 
+#: ``loadboard`` where look-ups of names with "hang" in them never end.
+_HANGING_NAMES = """
+import socket, sys, threading
+from loadboard.cli import main
+
+real = socket.getaddrinfo
+
+def look_up(host, *args, **kwargs):
+    if b"hang" in (host if isinstance(host, bytes) else host.encode()):
+        threading.Event().wait()
+    return real(host, *args, **kwargs)
+
+socket.getaddrinfo = look_up
+sys.exit(main())
+"""
+
+
+def test_names_that_hang_keep_neither_an_instance_with_a_name_nor_a_reload_nor_the_end(
+    monitor: Start,
+) -> None:
+    hanging = {f"h{number}": f"http://hang{number}.test:8000" for number in range(40)}
+    with engines(1) as (engine,):
+        running = monitor(hanging, slots=48, timeout=0.2)
+        running.program = ["-c", _HANGING_NAMES]
+        running.start()
+        for name in hanging:
+            running.wait_for_log(f"{name}: still new")
+        assert "check this host's DNS" in running.log()
+        running.configure({**hanging, "well": f"http://localhost:{engine.port}"})
+        running.signal(signal.SIGHUP)
+        running.wait_for("well", state="up")
+        assert {each.state for each in running.snapshot().instances if each.id != "well"} == {"new"}
+        running.signal(signal.SIGTERM)
+        assert running.ended() == 0
+
+
 def test_a_suspicion_makes_a_poll_at_once(monitor: Start) -> None:
     with engines(1) as (engine,):
         running = monitor({"one": engine.url}, interval=60.0, timeout=2.0, staleness=120.0)
@@ -238,9 +215,7 @@ def test_a_suspicion_makes_a_poll_at_once(monitor: Start) -> None:
         engine.close()
         lane = Lane(running.table)
         lane.attach()
-        attached = lane.current()
-        assert attached is not None
-        charge = lane.charge("one", 0, attached, 10)
+        charge = lane.charge("one", 0, 10)
         lane.open(charge)
         lane.fail(charge, suspect=True)
         running.wait_for("one", state="unreachable", held=1)
@@ -254,7 +229,7 @@ from score_table.lane import Lane
 lane = Lane(sys.argv[1])
 lane.attach()
 for _ in range(3):
-    lane.open(lane.charge("one", 0, lane.current(), 100))
+    lane.open(lane.charge("one", 0, 100))
 print("counted", flush=True)
 time.sleep(60)
 """
@@ -305,16 +280,6 @@ def test_the_log_is_json_lines_without_secrets(monitor: Start) -> None:
 # -- in this process
 
 
-class _Silence(Log):
-    """A log that leaves the test's own logging alone."""
-
-    def __init__(self) -> None:
-        self.level = ""
-
-    def set_level(self, level: str) -> None:
-        self.level = level
-
-
 @pytest.mark.parametrize(
     ("error", "code"),
     [
@@ -336,7 +301,7 @@ def test_a_table_that_cannot_be_had_ends_it_with_the_code_of_the_reason(
     loaded = config("a")
 
     async def run() -> int:
-        return await Daemon(loaded, lambda: loaded, _Silence(), notifier=Notifier()).run()
+        return await Daemon(loaded, lambda: loaded, Silence(), notifier=Notifier()).run()
 
     assert asyncio.run(run()) == code
 
@@ -347,12 +312,6 @@ def test_a_missing_directory_is_a_table_that_cannot_be_created(monitor: Start, t
     running.spawn()
     assert running.ended() == os.EX_CANTCREAT
     assert "no directory" in running.log()
-
-
-def test_keep_fixed_takes_over_what_can_be_changed() -> None:
-    running = config("a", slots=16, lanes=8, tick=0.02)
-    kept = keep_fixed(running, config("a", "b", slots=32, lanes=8, tick=0.04))
-    assert (kept.slots, kept.tick, len(kept.instances)) == (16, 0.04, 2)
 
 
 def test_a_failing_tick_is_survived_and_stores_no_heartbeat(
@@ -418,3 +377,53 @@ def test_missed_ticks_are_left_out_and_not_made_up_for(table_name: str) -> None:
         table.close()
 
     asyncio.run(run())
+
+
+class _Told(Notifier):
+    """Keeps what the service manager would be told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[str] = []
+
+    def status(self, text: str) -> None:
+        self.told.append(text)
+
+
+def test_the_status_line_counts_the_states_and_comes_when_they_change(
+    table_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service_module, "CHORES_S", 0.01)
+    notifier = _Told()
+
+    async def run(listed: list[Engine]) -> None:
+        loaded = load_config(
+            None,
+            {"table": table_name, "slots": "16", "interval": "0.05"},
+            {},
+            [f"i{number}={listed[number % 2].url}" for number in range(16)],
+        )
+        table = open_table(loaded)
+        service = Service(loaded, table, SystemClock(), notifier)
+        await service.start()
+        tasks = [asyncio.create_task(run) for run in (service.beat(), service.look_after())]
+
+        async def told(text: str) -> None:
+            await wait_until_async(lambda: notifier.told[-1:] == [text], START_S, text)
+
+        await told("16 instances: 16 up")
+        listed[1].close()
+        listed[1:] = []
+        await told("16 instances: 8 up, 8 unreachable")
+        late = InstanceConfig(id="late", url="http://late.test")
+        await service.configure(loaded.model_copy(update={"instances": (*loaded.instances, late)}))
+        await told("17 instances: 8 up, 8 unreachable, 1 not admitted")
+        assert len(notifier.told) == len({*notifier.told})
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await service.aclose()
+        table.close()
+
+    with engines(2) as listed:
+        asyncio.run(run(listed))

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from monitor.engines.base import MAX_RANKS, MAX_SERIES
 from monitor.engines.sglang import GET_LOAD, LOADS, Sglang
 from monitor.sample import FINISHED, GENERATED_TOKENS, PROMPT_TOKENS, Reading
 
@@ -310,3 +311,34 @@ def test_get_load_with_more_waiting_than_requests_leaves_running_unknown() -> No
 def test_get_load_without_waiting_still_tells_what_is_in_flight() -> None:
     reading = Sglang().read(GET_LOAD, b'[{"dp_rank":0,"num_reqs":4}]')
     assert (reading.running, reading.waiting, reading.inflight) == (None, None, 4)
+
+
+@pytest.mark.parametrize("count", [MAX_RANKS + 1, 400_000])
+@pytest.mark.parametrize(
+    ("path", "one", "start", "end"),
+    [(LOADS, b'{"num_running_reqs":0}', b'{"loads":[', b"]}"), (GET_LOAD, b'{"num_reqs":0}', b"[", b"]")],
+)
+def test_more_ranks_than_any_engine_has_are_not_believed(
+    count: int, path: str, one: bytes, start: bytes, end: bytes
+) -> None:
+    body = start + b",".join([one] * count) + end
+    assert Sglang().recognises(path, body)
+    read = Sglang().read(path, body)
+    assert read == Reading(problems=read.problems)
+    assert read.problems == (f"the JSON has more than {MAX_RANKS} ranks: nothing of it is believed",)
+
+
+def test_an_answer_with_very_many_parts_is_not_even_parsed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(body: bytes) -> object:
+        raise AssertionError("parsed")
+
+    monkeypatch.setattr("monitor.engines.sglang.json.loads", refuse)
+    body = b'{"loads":[' + b"{}," * 1_000_000 + b'{"num_running_reqs":1}]}'
+    assert Sglang().read(LOADS, body).running is None
+
+
+def test_a_counter_of_more_series_than_any_engine_has_is_unknown() -> None:
+    series = "".join(f'sglang:num_requests_total{{i="{number}"}} 1\n' for number in range(MAX_SERIES + 1))
+    read = page("sglang:num_running_reqs 1\n" + series)
+    assert FINISHED not in read.counters
+    assert any(f"more than {MAX_SERIES}" in problem for problem in read.problems)

@@ -10,12 +10,14 @@ import shutil
 import socket
 import ssl
 import subprocess
+import threading
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from monitor.polling import trust
 from monitor.polling.causes import Stage, broken
 from monitor.polling.fetch import Body, FailureKind, Fetcher, FetchFailure, Target
 from tests import servers
@@ -224,11 +226,11 @@ def test_a_server_that_never_accepts_is_a_timeout_without_an_answer() -> None:
     run(test)
 
 
-def test_a_port_that_drops_connections_is_a_timeout_without_a_connection() -> None:
+def test_a_port_that_drops_connections_is_told_apart_from_a_timeout() -> None:
     async def test(fetcher: Fetcher) -> None:
         with servers.silent_port() as port:
             error = await failure(fetcher.get(at(f"http://127.0.0.1:{port}"), "/metrics", 0.5))
-            assert error.kind is FailureKind.TIMEOUT
+            assert error.kind is FailureKind.NO_CONNECTION
             assert "no connection" in error.reason
 
     run(test)
@@ -430,7 +432,7 @@ def os_error(code: int) -> OSError:
         ([os_error(errno.EHOSTUNREACH), os_error(errno.ECONNREFUSED)], FailureKind.PROTOCOL),
         ([os_error(errno.EHOSTUNREACH)], FailureKind.UNREACHABLE),
         ([os_error(errno.ENETUNREACH), os_error(errno.ENETUNREACH)], FailureKind.UNREACHABLE),
-        ([os_error(errno.ETIMEDOUT)], FailureKind.TIMEOUT),
+        ([os_error(errno.ETIMEDOUT)], FailureKind.NO_CONNECTION),
         ([os_error(errno.EMFILE)], FailureKind.LOCAL),
         ([os_error(errno.EADDRNOTAVAIL)], FailureKind.LOCAL),
         ([os_error(errno.ECONNRESET)], FailureKind.PROTOCOL),
@@ -448,6 +450,45 @@ def test_what_the_operating_system_said_decides_the_kind(leaves: list[OSError], 
     found, text = broken(wrapped, Stage.CONNECT, "http://a:1/metrics", 0)
     assert found is kind
     assert "http://a:1/metrics" in text
+
+
+@pytest.mark.parametrize("code", [socket.EAI_NONAME, socket.EAI_AGAIN])
+def test_a_name_that_cannot_be_looked_up_is_no_matter_of_connecting(
+    monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def look_up(*_: Any, **__: Any) -> Any:
+        raise socket.gaierror(code, "made up")
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+
+    async def test(fetcher: Fetcher) -> None:
+        error = await failure(fetcher.get(at("http://engine.test:8000"), "/metrics", 5))
+        assert error.kind is (
+            FailureKind.UNREACHABLE if code == socket.EAI_NONAME else FailureKind.UNRESOLVED
+        )
+        assert "made up" in error.reason
+
+    run(test)
+
+
+def test_a_name_server_that_hangs_says_nothing_about_the_instance(monkeypatch: pytest.MonkeyPatch) -> None:
+    release = threading.Event()
+
+    def hang(*_: Any, **__: Any) -> Any:
+        release.wait(30)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+
+    async def test(fetcher: Fetcher) -> None:
+        try:
+            error = await failure(fetcher.get(at("http://engine.test:8000"), "/metrics", 0.2))
+        finally:
+            release.set()
+        assert error.kind is FailureKind.UNRESOLVED
+        assert "DNS" in error.reason
+
+    run(test)
 
 
 # This side's own faults
@@ -584,6 +625,83 @@ def test_a_redirect_from_http_to_https_on_the_same_host_is_followed(
             for _ in range(3):
                 assert (await fetcher.get(target, "/metrics", 10)).content == b"safe"
             assert (server.connections, safe.connections) == (1, 1)
+
+    run(test)
+
+
+def test_plain_http_reads_no_authorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[object] = []
+    monkeypatch.setattr(trust, "_built", built.append)
+    monkeypatch.setattr(ssl.SSLContext, "load_verify_locations", lambda *_, **__: built.append("verify"))
+    monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_, **__: built.append("default"))
+
+    async def test(fetcher: Fetcher) -> None:
+        async with servers.serving(servers.answer(b"x")) as server:
+            await fetcher.get(at(server.url), "/metrics", 5)
+            await fetcher.get(at(server.url, verify="/no/such/ca.pem"), "/metrics", 5)
+
+    run(test)
+    assert built == []
+
+
+def test_authorities_are_read_once_and_not_on_the_event_loop(
+    monkeypatch: pytest.MonkeyPatch, tls: ssl.SSLContext, certificate: Path
+) -> None:
+    threads = []
+    build = trust._built
+
+    def built(verify: bool | str) -> ssl.SSLContext:
+        threads.append(threading.current_thread())
+        return build(verify)
+
+    monkeypatch.setattr(trust, "_built", built)
+
+    async def test(fetcher: Fetcher) -> None:
+        async with servers.serving(servers.answer(b"safe"), tls=tls) as server:
+            targets = [at(server.url, verify=f"{certificate}.crt") for _ in range(5)]
+            await asyncio.gather(*(fetcher.get(target, "/metrics", 20) for target in targets))
+
+    run(test)
+    assert len(threads) == 1
+    assert threads[0] is not threading.main_thread()
+
+
+def test_authorities_that_take_too_long_to_read_serve_the_next_poll(
+    monkeypatch: pytest.MonkeyPatch, tls: ssl.SSLContext, certificate: Path
+) -> None:
+    build, builds, release = trust._built, [], threading.Event()
+
+    def slow(verify: bool | str) -> ssl.SSLContext:
+        builds.append(verify)
+        release.wait(30)
+        return build(verify)
+
+    monkeypatch.setattr(trust, "_built", slow)
+
+    async def test(fetcher: Fetcher) -> None:
+        async with servers.serving(servers.answer(b"safe"), tls=tls) as server:
+            target = at(server.url, verify=f"{certificate}.crt")
+            error = await failure(fetcher.get(target, "/metrics", 0.2))
+            assert error.kind is FailureKind.LOCAL
+            assert server.connections == 0
+            release.set()
+            assert (await fetcher.get(target, "/metrics", 20)).content == b"safe"
+
+    run(test)
+    assert len(builds) == 1
+
+
+def test_a_ca_file_that_is_corrected_is_read_again(
+    tls: ssl.SSLContext, certificate: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "ca.pem"
+
+    async def test(fetcher: Fetcher) -> None:
+        async with servers.serving(servers.answer(b"safe"), tls=tls) as server:
+            target = at(server.url, verify=str(file))
+            assert (await failure(fetcher.get(target, "/metrics", 20))).kind is FailureKind.LOCAL
+            shutil.copy(f"{certificate}.crt", file)
+            assert (await fetcher.get(target, "/metrics", 20)).content == b"safe"
 
     run(test)
 

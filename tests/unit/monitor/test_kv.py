@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from monitor.estimate.dispatched import DispatchRate
-from monitor.estimate.frozen import FROZEN_AFTER_S, Frozen
+from monitor.estimate.frozen import COUNTS_FROZEN_AFTER_S, FROZEN_AFTER_S, Frozen
 from monitor.estimate.kv import KvView, kv_demand
 from monitor.estimate.means import Means
 from monitor.estimate.speed import SLOWEST, Speed
@@ -254,9 +255,16 @@ def test_an_idle_instance_may_stand_still() -> None:
     assert judged((0, idle), (1000, idle)) == [False, False]
 
 
-def test_without_anything_that_had_to_move_nothing_is_judged() -> None:
-    bare = Reading(running=1.0, waiting=0.0)
-    assert judged((0, bare), (1000, bare)) == [False, False]
+@pytest.mark.parametrize("bare", [Reading(running=60.0, waiting=0.0), Reading(inflight=9.0)])
+def test_where_only_the_requests_are_told_they_may_stand_still_for_longer_but_not_for_ever(
+    bare: Reading,
+) -> None:
+    frozen, load = Frozen(), 60.0
+    last_s = COUNTS_FROZEN_AFTER_S
+    verdicts = [frozen.judge(bare, load, round(at * 1e9)) for at in (0, last_s - 1, last_s, last_s + 100)]
+    assert verdicts == [False, False, True, True]
+    assert frozen.after_s == COUNTS_FROZEN_AFTER_S
+    assert not frozen.judge(replace(bare, waiting=1.0), load, round(1000e9))
 
 
 # -- dispatch rates

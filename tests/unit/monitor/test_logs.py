@@ -71,6 +71,23 @@ def test_an_exception_is_one_line_of_json() -> None:
     assert "ValueError: made up" in json.loads(line)["exception"]
 
 
+@pytest.mark.parametrize("log_format", ["console", "json"])
+def test_a_traceback_shows_no_values(log_format: str) -> None:
+    stream = io.StringIO()
+    log = open_log(log_format, "info", stream)
+
+    def fail(token: str) -> None:
+        raise ValueError("made up")
+
+    try:
+        fail("s3c" + "ret")
+    except ValueError:
+        logging.getLogger("loadboard.monitor").exception("failed")
+    log.close()
+    assert "ValueError: made up" in stream.getvalue()
+    assert "s3cret" not in stream.getvalue()
+
+
 class _Hanging(io.StringIO):
     """A stream whose reader has stopped."""
 

@@ -117,6 +117,54 @@ def test_the_same_id_at_another_url_is_another_incarnation() -> None:
     assert rig.live("a") == pytest.approx(2.0, abs=0.1)
 
 
+def test_an_instance_that_comes_back_gets_its_slot_back_with_what_runs_there() -> None:
+    rig = Rig(config("a", "b"))
+    rig.table.dispatch(0, 18)
+    rig.apply(config("b"))
+    rig.tick()
+    changes = rig.apply(config("b", "a"))
+    rig.tick()
+    assert (rig.slot("a"), rig.table.n) == (0, 2)
+    assert rig.table.identities[0].generation == 2
+    assert [instance.id for _, instance in changes.started] == ["a"]
+    assert rig.live("a") == pytest.approx(19.0, abs=0.1), "its own streams, and the request to be sent"
+    rig.table.end(0, 18)
+    rig.tick()
+    assert rig.live("a") == pytest.approx(1.0, abs=0.1)
+
+
+def test_what_still_runs_there_keeps_its_prices_and_an_empty_slot_gets_new_ones() -> None:
+    base = config("a", "b")
+    smaller = with_instance(base, 0, kv_capacity=50_000)
+    rig = Rig(base)
+    before = rig.table.identities[0].prices
+    rig.table.dispatch(0, 1, prompt_tokens=1000)
+    rig.apply(config("b"))
+    rig.apply(smaller)
+    rig.tick()
+    assert rig.table.identities[0].prices == before
+    assert rig.live("a") == pytest.approx(rig.detail("a").score, abs=2 / UNITS)
+    rig.apply(config("b"))
+    rig.table.lanes["prompt_tokens"][0] = 0
+    rig.table.end(0, 1, prompt_tokens=1000)
+    rig.after(GRACE_S)
+    rig.apply(smaller)
+    assert rig.slot("a") == 0
+    assert rig.table.identities[0].prices.kv_token == pytest.approx(20 / 50_000 * UNITS)
+
+
+@pytest.mark.parametrize("change", [{"url": "http://elsewhere.test:8000"}, {"id": "c"}])
+def test_another_instance_never_gets_a_slot_in_which_something_runs(change: dict[str, Any]) -> None:
+    base = config("a", "b")
+    rig = Rig(base)
+    rig.table.dispatch(0, 18)
+    rig.apply(config("b"))
+    rig.after(60.0)
+    other = with_instance(base, 0, **change)
+    rig.apply(other)
+    assert rig.slot(other.instances[0].id) == 2
+
+
 def test_the_same_configuration_changes_nothing() -> None:
     rig = Rig(config("a", "b"))
     changes = rig.apply(config("a", "b"))
@@ -265,6 +313,17 @@ def test_an_adopted_slot_whose_url_is_another_one_is_released() -> None:
     assert second.slot("a") == 1
 
 
+def test_after_an_adoption_an_instance_that_comes_back_gets_its_slot_back() -> None:
+    first = Rig(config("a", "b"))
+    first.table.dispatch(0, 18)
+    second = adopted(first.table, config("b"))
+    second.apply(config("b", "a"))
+    second.tick()
+    assert second.slot("a") == 0
+    assert second.table.identities[0].generation == 2
+    assert second.live("a") == pytest.approx(19.0, abs=0.1)
+
+
 def test_an_unused_slot_of_an_adopted_table_is_reused_with_a_generation_never_used_before() -> None:
     first = Rig(config("a", "b"))
     first.apply(config("b"))
@@ -313,6 +372,19 @@ def test_when_a_worker_dies_its_requests_do_not_become_others() -> None:
     rig.tick()
     assert rig.others("a") == 0.0
     assert rig.live("a") == 1.0
+
+
+def test_when_a_worker_dies_its_tokens_are_not_taken_off_the_polled_usage() -> None:
+    rig = Rig(config("a"))
+    rig.table.dispatch(0, 6, prompt_tokens=2000)
+    rig.tick()
+    rig.sample("a", load=6, kv_usage=0.5, kv_capacity=40_000.0)
+    rig.table.dead_lanes = [Reclaimed(0, 4711, np.array([0]), 6)]
+    rig.table.lanes["kv_tokens"][0] = 0
+    reclaim(rig.table, rig.fleet, rig.now_ns, rig.now_ns)
+    rig.fleet.changed.add(0)
+    rig.tick()
+    assert rig.detail("a").kv_demand == pytest.approx(0.5), "until a poll has seen them go"
 
 
 def test_a_dead_worker_is_named(caplog: pytest.LogCaptureFixture) -> None:

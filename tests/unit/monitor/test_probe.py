@@ -366,6 +366,15 @@ def test_an_engine_without_an_adapter_is_refused() -> None:
         Prober("TGI")
 
 
+def test_an_engine_that_shows_itself_only_where_another_one_would_be_asked_leaves_a_next_path() -> None:
+    prober = Prober()
+    while prober.next_path() != "/metrics":
+        prober.failed(prober.next_path())
+    prober.answered("/metrics", 400, b"")
+    prober.answered(prober.next_path(), 200, b"vllm:x 1")
+    assert prober.next_path() == "/metrics"
+
+
 statuses = st.sampled_from([200, 200, 200, 204, 302, 400, 401, 404, 501, 503])
 PAGE = b"vllm:num_requests_running 1\nvllm:num_requests_waiting 1"
 OTHER = b"sglang:num_running_reqs 1"

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+import tracemalloc
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from monitor.engines.base import MAX_SERIES
 from monitor.estimate.rates import RateResult, Rates
 from monitor.sample import FINISHED, GENERATED_TOKENS, PROMPT_TOKENS, Reading
 
@@ -131,6 +133,33 @@ def test_a_series_that_is_missing_for_a_poll_is_not_counted_anew() -> None:
     assert (
         qps((0, reading({"a": 900, "b": 1})), (1, reading({"b": 2})), (2, reading({"a": 903, "b": 2}))) == 2
     )
+
+
+def test_a_series_that_was_missing_for_long_counts_from_where_it_is_seen_again() -> None:
+    gone = [(t, reading({"b": 0})) for t in (1, 2, 3)]
+    assert qps((0, reading({"a": 900, "b": 0})), *gone, (4, reading({"a": 990, "b": 4}))) == 1
+
+
+def test_labels_that_change_on_every_poll_are_neither_remembered_nor_counted_as_work() -> None:
+    rates = Rates()
+    tracemalloc.start()
+    try:
+        for poll in range(60):
+            series = {f"{poll}/{number}" + "x" * 1000: 5.0 for number in range(200)}
+            result = rates.update(poll * S, reading(series))
+            if poll == 5:
+                before, _ = tracemalloc.get_traced_memory()
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert after - before < 200_000, "two readings at most"
+    assert result.qps_1m is not None
+    assert result.qps_1m < 200 * 5 * 3 / 59
+
+
+def test_more_series_than_any_engine_has_are_no_rate() -> None:
+    many = {str(number): 5.0 for number in range(MAX_SERIES + 1)}
+    assert [result.qps_1m for result in run((0, reading(many)), (1, reading(many)))] == [None, None]
 
 
 def test_a_start_time_that_is_missing_for_a_poll_is_no_restart() -> None:

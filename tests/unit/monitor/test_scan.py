@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from monitor.engines.scan import Page, labels, present
+from monitor.engines.scan import MAX_LINE, Page, labels, present, remembered
 
 SAMPLES = Path(__file__).parents[2] / "data" / "samples"
 WELL_FORMED = sorted(path.name for path in SAMPLES.glob("*.txt") if "edge-cases" not in path.name)
@@ -195,6 +195,26 @@ def test_a_hostile_line_of_a_megabyte_is_read_in_passing() -> None:
     ):
         page = Page(b"vllm:x{" + filler + b"\nvllm:x 2\n" + filler, b"vllm")
         assert page.family(b"x") == {b"": 2.0}
+
+
+def test_a_line_longer_than_any_engine_writes_is_a_bad_line_and_is_not_matched() -> None:
+    filler = b'a="b",' * (MAX_LINE // 6 + 1)
+    for labelled in (b"{" + filler, b"{" + filler + b"}"):
+        page = Page(b"vllm:x" + labelled + b" 1\nvllm:x 2\n", b"vllm")
+        assert (page.family(b"x"), page.bad_lines) == ({b"": 2.0}, 1)
+
+
+def test_only_short_labels_are_remembered() -> None:
+    parsed: list[bytes] = []
+
+    @remembered
+    def parse(raw: bytes) -> int:
+        parsed.append(raw)
+        return len(raw)
+
+    for raw in (b"short", b"l" * 10_000) * 3:
+        assert parse(raw) == len(raw)
+    assert parsed == [b"short", *[b"l" * 10_000] * 3]
 
 
 def test_the_edge_case_page_loses_its_bad_lines_and_nothing_else() -> None:

@@ -152,20 +152,8 @@ def test_more_work_never_makes_it_better(load: Loads, part: str, more: float) ->
         assert mode.score(replace(load, **{part: getattr(load, part) + more}))[0] >= mode.score(load)[0]
 
 
-@settings(deadline=None)
-@given(own=st.integers(0, 10_000), others=st.floats(-1e6, 1e6))
-def test_requests_grow_with_each_own_one_and_are_never_negative(own: int, others: float) -> None:
-    n = requests(np.array([float(own), own + 1.0]), np.array([others, others]))
-    assert 0.0 <= n[0] < n[1]
-
-
-def test_requests_are_the_sum_where_it_is_positive() -> None:
-    assert requests(np.array([3.0]), np.array([-1.25]))[0] == 1.75
-
-
-def test_a_leaked_count_heals_but_for_a_sixtyfourth() -> None:
-    # 64 counts that nobody will ever take back, and polls that say so.
-    assert requests(np.array([64.0]), np.array([-64.0]))[0] == 1.0
+def test_requests_are_the_sum_and_never_negative() -> None:
+    assert requests(np.array([3.0, 3.0, 1.0]), np.array([-1.25, 2.0, -5.0])).tolist() == [1.75, 5.0, 0.0]
 
 
 def test_the_barrier_is_zero_for_an_empty_and_below_an_empty_cache() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from monitor.config import MonitorConfig
-from monitor.estimate.frozen import FROZEN_AFTER_S
+from monitor.estimate.frozen import COUNTS_FROZEN_AFTER_S, FROZEN_AFTER_S
 from monitor.polling.failure import FailureKind
 from monitor.reclaim import Jumps
 from monitor.sample import Reading
@@ -115,6 +115,47 @@ def test_others_move_slowly_and_own_ones_at_once() -> None:
     rig.table.dispatch(rig.slot("a"), 2)
     rig.tick()
     assert rig.detail("a").requests == pytest.approx(2 + 10 * DECAY)
+
+
+def test_paced_traffic_leaves_no_instance_better_than_an_idle_one() -> None:
+    """Whatever lagging gauges say: after its request has ended, it is as idle as the others, not more."""
+    rig = Rig(config("a", "b"))
+    for _ in range(100):
+        rig.table.dispatch(rig.slot("a"), 1, prompt_tokens=100)
+        rig.tick(0.5)
+        rig.sample("a", load=0)  # the gauge has not seen it yet
+        rig.sample("b", load=0)
+        rig.tick(0.02)
+        rig.table.end(rig.slot("a"), 1, prompt_tokens=100)
+        rig.table.lanes["prompt_tokens"][rig.slot("a")] -= 100
+        # Between two ticks, from the base of the last one:
+        assert rig.live("a") >= rig.live("b") - 1 / 8
+
+
+def test_a_cell_at_its_limit_takes_nothing_off_the_base() -> None:
+    rig = Rig(config("a", "b"))
+    rig.table.cell_limit = 50 * UNITS
+    rig.table.dispatch(rig.slot("a"), 200)
+    rig.tick()
+    cells = 50 * UNITS
+    assert rig.table.base[rig.slot("a")] + cells >= 200 * UNITS, "live is still the exact score"
+
+
+def test_an_engine_whose_gauges_stay_at_zero_does_not_draw_the_fleet() -> None:
+    """Its statistics are off: requests of this host end there and nothing moves. It scores by own requests."""
+    rig = Rig(config("a", "b"))
+    for second in range(300):
+        if second == 0:
+            for name in ("a", "b"):
+                rig.table.dispatch(rig.slot(name), 20)
+        for name in ("a", "b"):
+            rig.table.end(rig.slot(name), 1)
+            rig.table.dispatch(rig.slot(name), 1)
+        rig.tick(1.0)
+        rig.sample("a", load=0, counters={"finished": {b"": 0.0}})
+        rig.sample("b", load=20, counters={"finished": {b"": float(second)}})
+        rig.tick(0.02)
+        assert rig.live("a") >= rig.live("b") - 1.0, second
 
 
 def test_leaked_counts_heal() -> None:
@@ -235,6 +276,69 @@ def test_busy_is_not_dead(kind: FailureKind) -> None:
     assert marks(rig, "a") == (0, 0)
 
 
+def test_a_host_that_is_off_is_unreachable_after_three_polls_and_back_with_one_answer() -> None:
+    rig = Rig(config("a", "b"))
+    rig.sample("a", load=3)
+    for state in ("up", "up", "unreachable", "unreachable"):
+        rig.fail("a", FailureKind.NO_CONNECTION, "no connection")
+        rig.tick()
+        assert rig.detail("a").state == state
+    assert marks(rig, "a") == (Mark.UNREACHABLE, Mark.UNREACHABLE)
+    rig.sample("a", load=3)
+    rig.tick()
+    assert rig.detail("a").state == "up"
+    assert marks(rig, "a") == (0, 0)
+
+
+@pytest.mark.parametrize("kind", [None, FailureKind.TIMEOUT, FailureKind.UNRESOLVED, FailureKind.LOCAL])
+def test_a_lost_connection_attempt_now_and_then_makes_nobody_unreachable(kind: FailureKind | None) -> None:
+    rig = Rig(config("a"))
+    for _ in range(5):
+        for _ in range(2):
+            rig.fail("a", FailureKind.NO_CONNECTION, "no connection")
+        if kind is None:
+            rig.sample("a", load=3)
+        else:
+            rig.fail("a", kind, "something else")
+        rig.tick()
+        assert marks(rig, "a") == (0, 0)
+
+
+def test_a_metrics_host_that_is_off_says_nothing_of_the_serving_one() -> None:
+    base = config("a")
+    instance = base.instances[0].model_copy(update={"metrics_url": "http://elsewhere.test:9000"})
+    rig = Rig(base.model_copy(update={"instances": (instance,)}))
+    for _ in range(5):
+        rig.fail("a", FailureKind.NO_CONNECTION)
+    rig.tick()
+    assert marks(rig, "a") == (0, 0)
+
+
+def test_each_change_of_state_is_one_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    rig = Rig(config("a"))
+    caplog.set_level(logging.INFO)
+    caplog.clear()
+    for _ in range(3):
+        rig.fail("a", FailureKind.STATUS, "answers 503")
+    for _ in range(3):
+        rig.fail("a", FailureKind.REFUSED, "nobody listens there")
+    for _ in range(3):
+        rig.sample("a", load=3)
+    rig.fail("a", FailureKind.TIMEOUT, "too slow")
+    rig.tick(6.0)
+    for _ in range(3):
+        rig.fail("a", FailureKind.TIMEOUT, "too slow")
+        rig.fail("a", FailureKind.STATUS, "answers 503")
+        rig.tick(1.0)
+    assert [record.getMessage() for record in caplog.records] == [
+        "a: still new (answers 503)",
+        "a: unreachable, was new (nobody listens there)",
+        "a: up, was unreachable",
+        "a: stale, was up (too slow)",
+        "a: still stale (answers 503)",
+    ]
+
+
 def test_a_refused_metrics_port_says_nothing_of_the_serving_one() -> None:
     base = config("a")
     instance = base.instances[0].model_copy(update={"metrics_url": "http://a.test:9000"})
@@ -282,6 +386,17 @@ def test_gauges_that_stand_still_are_neither_believed_nor_a_reason_to_stay_away(
     rig.sample("a", **{**stuck, "running": 0.0, "kv_usage": 0.0})
     rig.tick()
     assert rig.detail("a").reason == ""
+
+
+def test_a_lone_gauge_that_is_stuck_high_does_not_keep_the_traffic_away_for_ever() -> None:
+    rig = Rig(config("a", "b"))
+    for second in range(round(COUNTS_FROZEN_AFTER_S) + 1):
+        rig.tick(1.0)
+        rig.sample("a", load=60)
+        rig.sample("b", load=2 + second % 2)
+    rig.tick()
+    assert rig.live("a") == pytest.approx(rig.live("b"), abs=0.2)
+    assert f"not moved for {COUNTS_FROZEN_AFTER_S:g} s" in rig.detail("a").reason
 
 
 # -- odd values
@@ -498,6 +613,25 @@ def test_a_worker_that_joins_with_requests_does_not_make_them_others() -> None:
     rig.sample("a", load=10)
     rig.tick()
     assert rig.detail("a").requests == 10.0
+
+
+def test_tokens_that_a_worker_brings_along_are_not_added_to_the_polled_usage() -> None:
+    rig = Rig(config("a"))
+    rig.sample("a", load=10, kv_usage=0.5, kv_capacity=40_000.0)
+    rig.tick()
+    # The polled usage has them already.
+    rig.table.lanes["outstanding"][0] = 10
+    rig.table.lanes["kv_tokens"][0] = 10_000
+    rig.tick()
+    rig.tick()
+    rig.fleet.changed.add(0)
+    rig.tick()
+    assert rig.detail("a").kv_demand == pytest.approx(0.5)
+    # What is dispatched from now on, it has not.
+    rig.table.dispatch(0, 1, prompt_tokens=4000)
+    rig.fleet.changed.add(0)
+    rig.tick()
+    assert rig.detail("a").kv_demand == pytest.approx(0.6)
 
 
 def test_requests_that_are_dispatched_and_end_are_no_jump() -> None:

@@ -8,6 +8,7 @@ import contextlib
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -19,6 +20,7 @@ import numpy as np
 import pytest
 
 from loadboard import proxy as command
+from proxy_adapter.demo_proxy.serve import check_address
 from proxy_adapter.demo_proxy.settings import ProxySettings
 from score_table.identity import Identity, Prices
 from score_table.writer import TableWriter
@@ -139,7 +141,10 @@ def test_a_missing_package_is_named_with_the_way_to_get_it(
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     args = parsed()
     assert args.run(args) == 1
-    assert "pip install 'loadboard[proxy]'" in capsys.readouterr().err
+    assert capsys.readouterr().err == (
+        "loadboard proxy needs uvicorn: install loadboard with its extra, in the source tree: "
+        "pip install '.[proxy]'\n"
+    )
 
 
 @contextlib.contextmanager
@@ -234,16 +239,34 @@ def test_instances_that_appear_in_the_table_are_served(tmp_path: Path, table_nam
     asyncio.run(main())
 
 
-def test_a_port_in_use_is_a_failure_to_start(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with serving(answer_ok) as server:
-            flags = ["--table", "none", "--instance", server.url, "--port", str(server.port)]
-            with started(tmp_path / "log", *flags) as (process, said):
-                await asyncio.to_thread(process.wait, 30)
-                assert process.returncode == 1
-                assert "address already in use" in said()
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_a_port_in_use_is_told_in_one_line_before_anything_starts(
+    host: str, workers: int, tmp_path: Path
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        flags = ["--table", "none", "--instance", "http://127.0.0.1:9", "--port", str(port)]
+        with started(tmp_path / "log", *flags, "--host", host, "--workers", str(workers)) as (process, said):
+            assert process.wait(30) == 1
+            assert said() == f"port {port} is in use: choose another with --port\n"
 
-    asyncio.run(main())
+
+def test_an_address_that_is_not_of_this_machine_is_told_in_one_line(tmp_path: Path) -> None:
+    flags = ["--table", "none", "--instance", "http://127.0.0.1:9", "--host", "192.0.2.1", "--port", "8000"]
+    with started(tmp_path / "log", *flags) as (process, said):
+        assert process.wait(30) == 1
+        assert said() == "cannot listen on 192.0.2.1 port 8000: Cannot assign requested address\n"
+
+
+def test_a_port_that_was_in_use_a_moment_ago_is_free() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            accepted, _ = server.accept()
+            accepted.close()  # first, so that the port is left in TIME_WAIT
+            assert client.recv(1) == b""
+    check_address("127.0.0.1", port)
 
 
 def test_a_stop_that_is_asked_for_during_the_start_is_no_failure(tmp_path: Path) -> None:

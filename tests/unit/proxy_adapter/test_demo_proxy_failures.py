@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import weakref
 
 import httpx
 import pytest
@@ -14,6 +15,7 @@ from tests.unit.proxy_adapter.demo_proxy_rig import (
     SSE_HEAD,
     Proxy,
     Received,
+    Server,
     answer_ok,
     proxying,
     refusing,
@@ -175,6 +177,89 @@ def test_an_instance_that_takes_the_request_and_hangs_up_is_not_retried() -> Non
     asyncio.run(main())
 
 
+async def _answer_once_then_close(request: Received) -> None:
+    """As a server whose keep-alive time is over just when the second request of a connection comes in."""
+    if request.writer in _used:
+        request.writer.close()
+        return
+    _used.add(request.writer)
+    await request.answer(OK)
+
+
+_used: weakref.WeakSet[asyncio.StreamWriter] = weakref.WeakSet()
+
+
+def test_a_request_that_meets_a_connection_being_closed_is_sent_once_more_to_the_same_instance() -> None:
+    async def main() -> None:
+        async with (
+            serving(_answer_once_then_close) as server,
+            serving(answer_ok) as other,
+            proxying(server, other) as proxy,
+        ):
+            for _ in range(3):
+                response = await proxy.client.post("/v1/completions", json={"prompt": "abcd"})
+                assert (response.status_code, response.headers["x-loadboard-instance"]) == (200, "s0")
+            assert {request.body for request in server.requests} == {b'{"prompt":"abcd"}'}
+            assert len(server.requests) == 5, "the second and the third twice"
+            assert other.requests == []
+            assert _failures(proxy) == [[], [], []]
+            await proxy.strategy.all_released()
+
+    asyncio.run(main())
+
+
+def test_a_request_is_not_sent_again_when_the_instance_took_its_time_to_hang_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("proxy_adapter.demo_proxy.connections._CLOSING_S", -1.0)
+
+    async def main() -> None:
+        async with serving(_answer_once_then_close) as server, proxying(server) as proxy:
+            statuses = [(await proxy.client.post("/v1/completions", json={})).status_code for _ in range(2)]
+            assert statuses == [200, 502]
+            assert len(server.requests) == 2
+
+    asyncio.run(main())
+
+
+def test_a_request_is_not_sent_again_when_something_came_back() -> None:
+    answers = [b"SSH-2.0-OpenSSH_9.2\r\n\r\n", OK]
+
+    async def script(request: Received) -> None:
+        await request.answer(answers.pop())
+
+    async def main() -> None:
+        async with serving(script) as server, proxying(server) as proxy:
+            statuses = [(await proxy.client.post("/v1/completions", json={})).status_code for _ in range(2)]
+            assert statuses == [200, 502]
+            assert len(server.requests) == 2
+
+    asyncio.run(main())
+
+
+def test_an_instance_that_dies_over_a_request_is_told_by_the_first_error() -> None:
+    async def main() -> None:
+        async def connection(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"{}")
+            await Received(b"", [], b"", reader, writer).answer(OK)
+            await reader.readuntil(b"{}")
+            listener.close()
+            writer.close()
+
+        listener = await asyncio.start_server(connection, "127.0.0.1", 0)
+        server = Server("127.0.0.1", listener.sockets[0].getsockname()[1])
+        async with serving(answer_ok) as other, proxying(server, other) as proxy:
+            assert (await proxy.client.post("/v1/completions", json={})).status_code == 200
+            response = await proxy.client.post("/v1/completions", json={})
+            assert response.status_code == 502
+            assert "broke the connection" in response.json()["error"]["message"]
+            assert _failures(proxy) == [[], ["RemoteProtocolError"]]
+            assert other.requests == [], "the request may have been begun"
+            await proxy.strategy.all_released()
+
+    asyncio.run(main())
+
+
 def test_an_instance_that_answers_garbage_is_a_502() -> None:
     async def script(request: Received) -> None:
         await request.answer(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
@@ -224,8 +309,8 @@ def test_the_time_limit_ends_with_the_headers() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("status", [500, 503, 599])
-def test_a_5xx_passes_unchanged_and_counts_as_failed(status: int) -> None:
+@pytest.mark.parametrize("status", [429, 500, 503, 599])
+def test_a_5xx_or_429_passes_unchanged_and_counts_as_failed(status: int) -> None:
     async def script(request: Received) -> None:
         await request.answer(
             b"HTTP/1.1 %d Oops\r\nRetry-After: 3\r\nContent-Type: text/event-stream\r\nContent-Length: 4\r\n\r\nfull"

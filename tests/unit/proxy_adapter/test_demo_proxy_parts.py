@@ -5,20 +5,27 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import ssl
+import threading
 from collections.abc import Iterable
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from proxy_adapter.demo_proxy import connections as connections_module
 from proxy_adapter.demo_proxy.app import make_source
+from proxy_adapter.demo_proxy.connections import Connections
+from proxy_adapter.demo_proxy.failure_log import describe
 from proxy_adapter.demo_proxy.headers import request_headers, response_headers
 from proxy_adapter.demo_proxy.instances import FixedInstances, make_instance, split_instance
 from proxy_adapter.demo_proxy.prompts import MAX_PARSED_BYTES, UNKNOWN, work_of
 from proxy_adapter.demo_proxy.settings import ENVIRONMENT_KEY, ProxySettings
 from proxy_adapter.demo_proxy.table_instances import TableInstances
 from score_table.errors import TableAbsent, TablePermission
+from tests.unit.proxy_adapter.demo_proxy_rig import refusing
 from tests.waiting import wait_until_async
 
 COMPLETIONS = "/v1/completions"
@@ -111,6 +118,22 @@ def test_names_in_connection_are_dropped_wherever_they_stand() -> None:
     ]
     assert request_headers("GET", [*headers, (b"x-d", b"4")], b"") == [(b"x-d", b"4")]
     assert response_headers(headers, b"i") == [(b"x-loadboard-instance", b"i")]
+
+
+@pytest.mark.parametrize("chunked", [True, False])
+def test_an_announced_length_is_not_passed_beside_a_transfer_encoding(chunked: bool) -> None:
+    headers = [(b"Content-Length", b"7"), (b"x-a", b"1")]
+    encoding = [(b"Transfer-Encoding", b"chunked")] if chunked else []
+    names = [name for name, _ in response_headers(headers + encoding, b"i")]
+    kept = [] if chunked else [b"content-length"]
+    assert names == [*kept, b"x-a", b"x-loadboard-instance"]
+
+
+@pytest.mark.parametrize("kind", [httpx.ReadError, httpx.ConnectError, httpx.RemoteProtocolError])
+def test_an_error_without_a_text_is_told_by_its_name(kind: type[httpx.TransportError]) -> None:
+    instance = make_instance("http://h:1")
+    assert describe(instance, kind("")).endswith(f": {kind.__name__}")
+    assert describe(instance, kind("because")).endswith(": because")
 
 
 @pytest.mark.parametrize(
@@ -241,6 +264,122 @@ def test_the_instances_of_the_table_are_followed_and_outlive_it(caplog: pytest.L
     assert "'b' is left out" in said[1]
     assert "instances from table /t: a" in said[2]
     assert "may not open" in said[3]
+
+
+def test_whatever_is_wrong_with_the_table_it_is_looked_at_again_and_each_turn_is_told(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    names = [("a", "http://h:1")]
+    broken = ValueError("cannot mmap an empty file")
+    table = _Table(names, broken, broken, names, broken, OSError(), names)
+    source = TableInstances("/t", table, refresh_s=0.01)
+    with caplog.at_level(logging.INFO, "loadboard.proxy_adapter"):
+        asyncio.run(_after_looks(source, table, 8))
+    assert [instance.instance_id for instance in source.current()] == ["a"]
+    assert [record.levelname for record in caplog.records] == [
+        "INFO",
+        "WARNING",
+        "INFO",
+        "WARNING",
+        "WARNING",
+        "INFO",
+    ]
+    said = [record.message for record in caplog.records]
+    assert said[1] == said[3]
+    assert "empty file" in said[1]
+    assert "OSError" in said[4]
+
+
+def test_names_that_cannot_be_used_leave_the_last_instances_and_are_tried_again(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    odd: Any = [("b", None)]
+    table = _Table([("a", "http://h:1")], odd, odd, [("b", "http://h:2")])
+    source = TableInstances("/t", table, refresh_s=0.01)
+    with caplog.at_level(logging.INFO, "loadboard.proxy_adapter"):
+        asyncio.run(_after_looks(source, table, 4))
+    assert [instance.instance_id for instance in source.current()] == ["b"]
+    assert [record.levelname for record in caplog.records] == ["INFO", "WARNING", "INFO"]
+
+
+def test_a_connection_that_fails_to_close_keeps_no_other_open(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections_module, "_KEEPALIVE_S", 0.01)
+    closed = []
+
+    class Unwilling(httpx.AsyncHTTPTransport):
+        def __init__(self, name: str) -> None:
+            super().__init__(verify=False)
+            self.name = name
+
+        async def aclose(self) -> None:
+            closed.append(self.name)
+            if self.name == "first":
+                raise RuntimeError("made up")
+
+    async def test() -> None:
+        connections = Connections()
+        for origin in ("first", "second"):
+            await connections.give_back(origin, Unwilling(origin))
+        chore = asyncio.ensure_future(connections.run())
+        await wait_until_async(lambda: len(closed) == 2, what="both to be closed")
+        await connections.give_back("third", Unwilling("third"))
+        await wait_until_async(lambda: len(closed) == 3, what="a later one to be closed")
+        chore.cancel()
+        await asyncio.gather(chore, return_exceptions=True)
+        await connections.aclose()
+
+    asyncio.run(test())
+    assert closed == ["first", "second", "third"]
+    assert "could not be closed" in caplog.text
+
+
+def test_the_authorities_are_read_once_and_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    readers: list[bool] = []
+
+    def read(**options: Any) -> ssl.SSLContext:
+        readers.append(threading.current_thread() is threading.main_thread())
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    monkeypatch.setattr(httpx, "create_ssl_context", read)
+
+    async def test() -> None:
+        connections = Connections()
+        async with refusing() as dead:
+            for _ in range(2):
+                asks = [httpx.Request("GET", f"https://{dead.host}:{dead.port}/") for _ in range(3)]
+                ends = await asyncio.gather(
+                    *map(connections.handle_async_request, asks), return_exceptions=True
+                )
+                assert [type(end) for end in ends] == [httpx.ConnectError] * 3
+        await connections.aclose()
+
+    asyncio.run(test())
+    assert readers == [False]
+
+
+def test_authorities_that_could_not_be_read_are_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers: list[Exception] = [OSError("made up"), OSError("made up")]
+
+    def read(**options: Any) -> ssl.SSLContext:
+        if answers:
+            raise answers.pop()
+        return ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+
+    monkeypatch.setattr(httpx, "create_ssl_context", read)
+
+    async def test() -> None:
+        connections = Connections()
+        async with refusing() as dead:
+            for kind in (OSError, OSError, httpx.ConnectError):
+                with pytest.raises(kind):
+                    await connections.handle_async_request(
+                        httpx.Request("GET", f"https://{dead.host}:{dead.port}/")
+                    )
+        await connections.aclose()
+
+    asyncio.run(test())
 
 
 def test_the_list_is_the_same_object_while_nothing_changes() -> None:

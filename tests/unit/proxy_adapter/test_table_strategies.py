@@ -169,7 +169,7 @@ def test_an_instance_without_a_slot_is_neither_free_nor_shut_out(
     assert strategy.status()["degraded_picks"]["unmatched"] == 400
     for guard in guards:
         guard.release()
-    assert on.lane.unmatched == {}
+    assert len(on.lane.unmatched) == 0
 
 
 def test_paced_traffic_rotates_over_instances_with_and_without_a_slot(on: Fixture) -> None:
@@ -309,7 +309,7 @@ def test_objects_without_a_readable_id_are_chosen_without_the_table_and_it_is_sa
     assert strategy.status()["degraded_picks"]["error"] == 4
     assert len(caplog.records) == 1
     strategy.dispatch(instances).release()  # type: ignore[type-var]
-    assert on.lane.unmatched == {}
+    assert len(on.lane.unmatched) == 0
 
 
 @pytest.mark.parametrize("length", [float("nan"), float("inf"), "many", -3, 10**30])
@@ -317,3 +317,41 @@ def test_an_absurd_prompt_length_never_breaks_a_dispatch(on: Fixture, length: ob
     with on.least_load().dispatch(on.instances, prompt_tokens=length) as d:  # type: ignore[arg-type]
         assert on.outstanding()[int(d.instance.instance_id[1:])] == 1
     assert on.outstanding() == [0] * 8
+
+
+def test_long_prompts_do_not_all_go_to_the_instance_without_a_slot(on: Fixture) -> None:
+    on.publish([1.0] * 8)
+    strategy = on.least_load()
+    instances = [*on.instances[:3], Plain("stranger", "10.0.0.9", 1)]
+    guards = [strategy.dispatch(instances, prompt_tokens=4000) for _ in range(200)]
+    counts = Counter(guard.instance.instance_id for guard in guards)
+    assert all(49 <= count <= 51 for count in counts.values()), counts
+
+
+class _Odd(dict[str, object]):
+    def get(self, key: str, default: object = None) -> object:
+        raise ZeroDivisionError
+
+
+def test_a_hint_or_an_id_that_raises_never_breaks_a_dispatch(on: Fixture) -> None:
+    class Unprintable:
+        def __str__(self) -> str:
+            raise ZeroDivisionError
+
+    for strategy in (on.least_load(), RoundRobinStrategy(lane=on.lane), RoundRobinStrategy()):
+        with strategy.dispatch(on.instances, _Odd()) as d:
+            assert d.instance in on.instances
+        odd = [Plain(Unprintable()), Plain(Unprintable())]  # type: ignore[arg-type]
+        with strategy.dispatch(odd) as e:
+            assert e.instance in odd
+        assert strategy.select(odd) in odd
+
+
+def test_a_list_that_another_thread_empties_meanwhile_does_not_break_a_pick(on: Fixture) -> None:
+    class Shrinking(Plain):
+        @property
+        def load(self) -> None:
+            instances.clear()
+
+    instances: list[Plain] = [Shrinking("x"), Shrinking("y")]
+    assert LeastLoadStrategy().select(instances).instance_id in ("x", "y")

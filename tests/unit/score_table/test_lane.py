@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
 import threading
+import warnings
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +17,7 @@ from score_table.attachment import Attached
 from score_table.charge import Charge
 from score_table.identity import Identity
 from score_table.lane import Lane
-from score_table.layout import REGISTRY_LOCK, Mark, Natural, State
+from score_table.layout import LANE_LOCKS, REGISTRY_LOCK, Mark, Natural, State
 from score_table.location import Location
 from score_table.locks import try_lock
 from score_table.segment import Segment
@@ -338,13 +341,13 @@ def test_requests_opened_before_there_is_a_table_are_counted_once_it_is_there(
     assert "there is no table" in str(lane.problem)
     charge = lane.charge(instance_id(1), None, 50)
     lane.open(charge, first_token_visible=True)
-    assert lane.unmatched == {instance_id(1): 1}
+    assert lane.unmatched.units(instance_id(1)) == 1024 + 154 + 3
     writer = make_table(table_name, 2)
     clock.advance(1.1)
     lane.housekeep()
     assert lane.problem is None
     assert writer.naturals().outstanding[:2].tolist() == [0, 1]
-    assert lane.unmatched == {}
+    assert len(lane.unmatched) == 0
     lane.close_charge(charge)
     naturals = writer.naturals()
     assert naturals.outstanding[:2].tolist() == [0, 0]
@@ -480,3 +483,130 @@ def test_a_busy_registry_is_tried_again_and_costs_no_lane(table_name: str, clock
     lane.housekeep()
     assert attached(lane).claim.lane == 0
     lane.close()
+
+
+def test_an_exception_out_of_a_signal_handler_leaks_nothing(lane: Lane, clock: Clock) -> None:
+    """Wherever it strikes: what was lost or half done is put right by the next audit."""
+
+    class TimeoutByAlarm(Exception):
+        pass
+
+    def strike(*_: object) -> None:
+        raise TimeoutByAlarm
+
+    before = signal.signal(signal.SIGALRM, strike)
+    struck = 0
+    try:
+        while struck < 100:
+            charges: list[Charge] = []
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.0005)
+                while True:
+                    charge = lane.charge(instance_id(0), 0, 100)
+                    charges.append(charge)
+                    lane.open(charge)
+                    lane.close_charge(charge)
+            except TimeoutByAlarm:
+                struck += 1
+            finally:
+                signal.setitimer(signal.ITIMER_REAL, 0)
+                for charge in charges:
+                    lane.close_charge(charge)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    clock.advance(1.1)
+    lane.housekeep()
+    assert lane.outstanding() == 0
+    assert cells(lane) == [0, 0, 0]
+    for kind in (Natural.OUTSTANDING, Natural.PROMPT_TOKENS, Natural.KV_TOKENS, Natural.HELD):
+        assert natural(lane, kind, 0) == 0
+
+
+def test_the_audit_puts_rows_right_that_do_not_say_what_is_open(lane: Lane, clock: Clock) -> None:
+    first, second = opened(lane, 0, 1000), opened(lane, 1, 500)
+    lane.first_token(second)
+    right = cells(lane)
+    rows = attached(lane).claim
+    rows.cells[0] += 7000
+    rows.cells[2] = 5
+    rows.naturals[Natural.OUTSTANDING][1] = 9
+    clock.advance(1.1)
+    lane.housekeep()
+    assert cells(lane) == right
+    assert natural(lane, Natural.OUTSTANDING, 1) == 1
+    assert attached(lane).claim.block[8] == 1, "counted as an error"
+    clock.advance(1.1)
+    lane.housekeep()
+    assert attached(lane).claim.block[8] == 1, "once"
+    lane.close_charge(first)
+    lane.close_charge(second)
+    assert cells(lane) == [0, 0, 0]
+
+
+def test_a_child_forked_while_another_thread_claims_does_not_keep_the_lock(
+    table_name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = make_table(table_name, 2)
+    claiming, go_on = threading.Event(), threading.Event()
+    zero = claim_module._zero
+
+    def slowly(claim: claim_module.Claim) -> None:
+        claiming.set()
+        go_on.wait(10)
+        zero(claim)
+
+    monkeypatch.setattr(claim_module, "_zero", slowly)
+    lane = Lane(table_name, clock=clock)
+    thread = threading.Thread(target=lane.attach)
+    thread.start()
+    claiming.wait(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is the point
+        child = os.fork()
+    if child == 0:
+        lane.after_fork()
+        signal.pause()
+        os._exit(0)
+    try:
+        go_on.set()
+        thread.join()
+        opened(lane, 1)
+        assert writer.naturals().outstanding[1] == 1
+        # As when the parent is killed: its own descriptor goes, and the child's copy must not keep the lock.
+        assert str(attached(lane).claim._lock_fd) in _lane_locks_of(os.getpid())
+        wait_until(lambda: not _lane_locks_of(child), what="the child to close its copies")
+        os.close(attached(lane).claim._lock_fd)
+        assert [found.outstanding for found in writer.reclaim()] == [1]
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        writer.close()
+
+
+def _lane_locks_of(pid: int) -> list[str]:
+    """Descriptors of ``pid`` whose description holds a lane's lock, by the kernel's own word."""
+    holders = []
+    for info in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            if any(
+                "lock:" in line and line.split()[-1] >= str(LANE_LOCKS)
+                for line in info.read_text().splitlines()
+            ):
+                holders.append(info.name)
+    return holders
+
+
+def test_requests_opened_before_the_table_under_another_id_are_found_by_their_address(
+    table_name: str, clock: Clock
+) -> None:
+    lane = Lane(table_name, clock=clock)
+    charge = lane.charge("another id", None, 50, ("127.0.0.1", 9001))
+    lane.open(charge, first_token_visible=True)
+    writer = make_table(table_name, 2)
+    clock.advance(1.1)
+    lane.housekeep()
+    assert writer.naturals().outstanding[:2].tolist() == [0, 1]
+    lane.close_charge(charge)
+    assert writer.naturals().outstanding[:2].tolist() == [0, 0]
+    lane.close()
+    writer.close()

@@ -196,9 +196,9 @@ def test_a_full_file_system_is_a_clear_error_and_leaves_nothing(
     assert place.temporaries() == []
 
 
-@pytest.mark.parametrize("text", ["", "loadboard", "a\0b", "/", "/..", "/" + "x" * 300])
+@pytest.mark.parametrize("text", ["", "loadboard", "a\0b", "/", "/..", "/" + "x" * 300, "./" + "x" * 300])
 def test_names_that_are_no_table_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match=r"names no table|ambiguous|shared memory name"):
+    with pytest.raises(ValueError, match=r"names no table|ambiguous|shared memory name|no name for a table"):
         Location.parse(text)
 
 
@@ -214,3 +214,16 @@ def test_the_default_table_comes_from_the_environment(monkeypatch: pytest.Monkey
     assert default_table() == "/loadboard"
     monkeypatch.setenv("LOADBOARD_TABLE", "/other")
     assert default_table() == "/other"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize(("uid", "trusted"), [(0, True), (999, True), (1000, False), (65534, False)])
+def test_root_trusts_system_users_but_no_persons(tmp_path: Path, uid: int, trusted: bool) -> None:
+    path = tmp_path / "table"
+    make(str(path))
+    os.chown(path, uid, 65534)
+    if trusted:
+        Segment.open(Location.parse(str(path)), writable=False)
+    else:
+        with pytest.raises(TableUntrusted, match=f"uid {uid}"):
+            Segment.open(Location.parse(str(path)), writable=False)

@@ -318,3 +318,25 @@ def test_slots_that_begin_with_a_tick_make_every_older_slot_map_void(table_name:
     assert after.directory.membership == membership
     lane.close()
     writer.close()
+
+
+def test_a_monitor_whose_lock_file_was_removed_is_not_the_monitor_any_more(table_name: str) -> None:
+    writer = make_table(table_name, 1)
+    assert writer.is_current()
+    Location.parse(table_name).lock_path.unlink()
+    assert not writer.is_current()
+    second = TableWriter.open(table_name, slots=64, lanes=8)
+    assert second.is_current()
+    assert not writer.is_current()
+    second.close()
+    writer.close()
+
+
+def test_the_units_in_the_cells_are_told_beside_the_natural_units(table_name: str) -> None:
+    writer = make_table(table_name, 2)
+    lane = Lane(table_name)
+    lane.attach()
+    lane.open(lane.charge(instance_id(1), 1, 1000), first_token_visible=True)
+    assert writer.naturals().cells[:2].tolist() == [0, 1024 + 3072 + 51]
+    lane.close()
+    writer.close()

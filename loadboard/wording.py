@@ -1,0 +1,48 @@
+"""How what a table says is put for people: the same words in ``loadboard dump`` and in the demo's view."""
+
+from __future__ import annotations
+
+#: Shown for everything that is not known; a 0 is a known 0.
+UNKNOWN = "-"
+
+#: Said where the monitor is silent.
+SILENT = "The monitor is silent: states (marked ?) and samples are those of its last tick."
+
+
+def picks(degraded: str | None) -> str:
+    """What a pick made now goes by."""
+    return "by score" if degraded is None else f"DEGRADED ({degraded})"
+
+
+def is_silent(degraded: str | None) -> bool:
+    """Whether nobody keeps the table up to date."""
+    return degraded == "outstanding"
+
+
+def state(state: str, mark: str, *, estimated: bool, silent: bool) -> str:
+    """State, mark and estimate in as few words as say it all.
+
+    The score of an instance that is not up is always an estimate, and that of a marked one is not looked at.
+    """
+    words = [state + "?" * silent]
+    if mark and mark != state:
+        words.append(mark)
+    elif estimated and state == "up":
+        words.append("estimated")
+    return ", ".join(words)
+
+
+def decimal(value: float | None, digits: int) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}f}"
+
+
+def whole(value: float | None) -> str:
+    return decimal(value, 0)
+
+
+def seconds(value: float | None, digits: int) -> str:
+    return UNKNOWN if value is None else f"{value:.{digits}f} s"
+
+
+def percent(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share:.1%}"
