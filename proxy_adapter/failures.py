@@ -10,6 +10,8 @@ import ssl
 import sys
 from collections.abc import Iterator
 
+#: Of all 4xx the one that speaks of the instance: it sheds load. Answered fast, it would attract the traffic.
+_OVERLOADED = 429
 _UNREACHABLE = frozenset(
     {errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN, errno.ETIMEDOUT}
 )
@@ -34,16 +36,17 @@ _OF_CLIENTS = (
 
 
 def is_failure(error: BaseException) -> bool:
-    """Whether ``error`` says that the instance failed: a transport error, a time-out, or an answer of 5xx.
+    """Whether ``error`` says that the instance failed: a transport error, a time-out, an answer of 429 or
+    of 5xx.
 
-    A cancellation, a closed generator, an answer of 4xx, a broken pipe (most often the client's) and errors
+    A cancellation, a closed generator, any other answer of 4xx, a broken pipe (most often the client's) and errors
     of local files never count.
     """
     if not isinstance(error, Exception) or isinstance(error, BrokenPipeError):
         return False
     status = _status_of(error)
     if status is not None:
-        return status >= 500
+        return status == _OVERLOADED or status >= 500
     if isinstance(error, _TRANSPORT) or (isinstance(error, OSError) and error.errno in _UNREACHABLE):
         return True
     for module_name, class_name in _OF_CLIENTS:

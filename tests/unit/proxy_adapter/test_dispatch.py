@@ -191,6 +191,7 @@ def _answer(status: int) -> Exception:
     "error",
     [
         _answer(503),
+        _answer(429),
         HTTPError("http://i/", 500, "x", email.message.Message(), None),
         httpx.ConnectError("refused"),
         URLError(ConnectionRefusedError()),
