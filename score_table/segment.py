@@ -114,6 +114,15 @@ class Segment:
         start = self.geometry.lane_block_offset(lane) // 8
         return self.unsigned64[start : start + 32]
 
+    def open_again(self) -> int:
+        """A descriptor of the same segment, for reading; ``TableNotReady`` if its name leads elsewhere by now."""
+        fd = self.location.open(writable=False)
+        facts = os.fstat(fd)
+        if (facts.st_dev, facts.st_ino) != self.inode:
+            os.close(fd)
+            raise TableNotReady(self.location.text, f"table {self.location.text} is being replaced")
+        return fd
+
     def is_current(self) -> bool:
         """Whether the name still leads to this very segment and its monitor has not retired it."""
         try:

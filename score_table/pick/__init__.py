@@ -8,12 +8,21 @@ from score_table.pick.plain import PlainCore
 from score_table.pick.rules import NO_SLOT, PickCore
 from score_table.pick.vector import NumpyCore
 
-__all__ = ["CORES", "CORE_VARIABLE", "NO_SLOT", "PickCore", "core_class"]
+__all__ = ["CORES", "CORE_VARIABLE", "NATIVE_MISSING", "NO_SLOT", "PickCore", "core_class"]
 
-#: By name, the fastest first.
-CORES: dict[str, type[PickCore]] = {"numpy": NumpyCore, "plain": PlainCore}
 #: Forces one implementation by its name.
 CORE_VARIABLE = "LOADBOARD_PICK_CORE"
+
+#: By name, the fastest first. The native one is there where it was built.
+CORES: dict[str, type[PickCore]] = {"numpy": NumpyCore, "plain": PlainCore}
+#: Why there is no native implementation; "" if there is one.
+NATIVE_MISSING = ""
+try:
+    from score_table.pick.native import NativeCore
+except ImportError as error:
+    NATIVE_MISSING = str(error)
+else:
+    CORES = {NativeCore.name: NativeCore, **CORES}
 
 
 def core_class() -> type[PickCore]:
@@ -23,5 +32,6 @@ def core_class() -> type[PickCore]:
     """
     name = os.environ.get(CORE_VARIABLE) or next(iter(CORES))
     if name not in CORES:
-        raise ValueError(f"{CORE_VARIABLE} is {name!r}: there are {', '.join(CORES)}")
+        why = f" (native: {NATIVE_MISSING})" if NATIVE_MISSING else ""
+        raise ValueError(f"{CORE_VARIABLE} is {name!r}: there are {', '.join(CORES)}{why}")
     return CORES[name]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import score_table
 from score_table.layout import (
     MARK_FLOOR,
     MARKED_SCORE_LIMIT,
@@ -20,7 +23,7 @@ from score_table.layout import (
     Mark,
 )
 from score_table.location import Location
-from score_table.pick import CORES, NO_SLOT, core_class
+from score_table.pick import CORES, NATIVE_MISSING, NO_SLOT, core_class
 from score_table.pick.rules import FADE_NS, fade_of, marked
 from score_table.segment import Segment
 
@@ -189,3 +192,78 @@ def test_the_core_in_use_can_be_forced_and_an_unknown_one_is_refused(monkeypatch
     monkeypatch.setenv("LOADBOARD_PICK_CORE", "fortran")
     with pytest.raises(ValueError, match="'fortran'"):
         core_class()
+
+
+def test_the_native_core_is_built_where_it_was_demanded() -> None:
+    """A failed optional build is silent; where ``LOADBOARD_REQUIRE_NATIVE`` is set it must not be."""
+    if os.environ.get("LOADBOARD_REQUIRE_NATIVE") != "1":
+        pytest.skip("the native core is optional here")
+    assert "native" in CORES, NATIVE_MISSING
+    assert score_table.implementation == "native"
+
+
+@pytest.mark.skipif("native" not in CORES, reason="the native core is not built")
+class TestNative:
+    """What only the native core can do wrong: read outside of the mapping, or keep what it was given."""
+
+    def test_candidates_outside_of_the_table_are_refused(self, segment: Segment) -> None:
+        core = CORES["native"](segment)
+        for slots in ([SLOTS], [-1], [2**40], ["x"], [None]):
+            with pytest.raises((IndexError, TypeError, OverflowError)):
+                core.prepare(slots)  # type: ignore[arg-type]
+
+    def test_arguments_of_a_wrong_kind_are_refused(self, segment: Segment) -> None:
+        core = CORES["native"](segment)
+        with pytest.raises(TypeError):
+            core.choose((1, 2), 0, -1, None)
+        with pytest.raises(ValueError, match="fade is 32"):
+            core.choose(None, 0, 32, None)
+        with pytest.raises(ValueError, match="extra row is shorter"):
+            core.choose(None, 0, -1, memoryview(bytes(8)))  # type: ignore[arg-type]
+        with pytest.raises(IndexError):
+            core.live([SLOTS], -1, None)
+
+    def test_a_count_beyond_the_capacity_is_cut_to_it(self, segment: Segment) -> None:
+        fill(segment, [0] * SLOTS, [0] * SLOTS, [[0] * SLOTS] * LANES)
+        segment.store("n", 2**32 - 1)
+        segment.store("lanes_hi", 2**32 - 1)
+        assert CORES["native"](segment).choose(None, SLOTS - 1, -1, None) == SLOTS - 1
+
+    def test_candidates_of_a_larger_table_are_refused(self, segment: Segment, tmp_path: Path) -> None:
+        place = Location.parse(str(tmp_path / "table"))
+        larger = Segment.create(place, Geometry(64, 1), mode=0o600, gid=None, max_heartbeat_age_ns=1)
+        foreign = CORES["native"](larger).prepare([60])
+        with pytest.raises(ValueError, match="larger table"):
+            CORES["native"](segment).choose(foreign, 0, -1, None)
+
+    def test_a_mapping_that_does_not_fit_its_file_is_refused(self, tmp_path: Path) -> None:
+        from score_table.pick import _core
+
+        path = tmp_path / "small"
+        path.write_bytes(bytes(8192))
+        with path.open("rb") as file:
+            for size, offset, stride, slots, lanes in (
+                (1 << 20, 4096, 64, 16, 1),
+                (8192, 4096, 64, 17, 1),
+                (8192, 4096, 64, 16, 1000),
+                (8192, 8192, 64, 16, 1),
+                (8192, 4096, 0, 16, 1),
+                (-1, 4096, 64, 16, 1),
+                (8192, 4096, 2**62, 16, 1),
+            ):
+                with pytest.raises(ValueError, match="do not lie inside"):
+                    _core.Core(file.fileno(), size, offset, stride, 276, 280, slots, lanes, 1, 1, 1, 4)
+
+    def test_picks_allocate_nothing_that_stays(self, segment: Segment) -> None:
+        fill(segment, [0] * SLOTS, [0] * SLOTS, [[0] * SLOTS] * LANES)
+        core = CORES["native"](segment)
+        prepared = core.prepare([1, 2, 3])
+        for _ in range(10):
+            core.choose(prepared, 300, -1, None)
+        before = sys.getallocatedblocks()
+        for _ in range(10_000):
+            core.choose(prepared, 0, -1, None)
+            core.choose(None, 0, 5, memoryview(bytes(4 * SLOTS)).cast("i"))
+            core.live([1, 2], -1, None)
+            core.prepare([3, 1])
+        assert sys.getallocatedblocks() - before < 50

@@ -1,0 +1,28 @@
+"""The native pick; everything else stands in setup.cfg."""
+
+from __future__ import annotations
+
+import os
+import sysconfig
+
+from setuptools import Extension, setup
+
+#: Set to 1, a build that fails is an error; otherwise numpy does what the native pick would do.
+REQUIRED = os.environ.get("LOADBOARD_REQUIRE_NATIVE") == "1"
+#: The limited API does not exist for free-threaded builds.
+FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
+
+setup(
+    ext_modules=[
+        Extension(
+            "score_table.pick._core",
+            sources=["score_table/pick/module.c", "score_table/pick/core.c"],
+            depends=["score_table/pick/core.h"],
+            define_macros=[] if FREE_THREADED else [("Py_LIMITED_API", "0x030A0000")],
+            extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            py_limited_api=not FREE_THREADED,
+            optional=not REQUIRED,
+        )
+    ],
+    options={} if FREE_THREADED else {"bdist_wheel": {"py_limited_api": "cp310"}},
+)
