@@ -6,7 +6,7 @@ BIN     = $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint format test-real bench clean
+.PHONY: help install run test lint format test-real stress bench clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,9 @@ format: install  ## Reformat the code
 
 test-real: install  ## Test against two real vLLM servers (needs Python 3.11, 3 GB of disk, some minutes)
 	$(BIN)/python -m tests.real
+
+stress: install  ## Kill 10,000 workers and monitors at random moments and check every count (about 20 minutes)
+	$(BIN)/python -m tests.stress.storm
 
 bench: install  ## Measure what a pick costs (ratios)
 	$(BIN)/python -m bench.selection
