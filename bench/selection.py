@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import json
 import secrets
 import sys
@@ -19,6 +20,7 @@ from tests.tables import make_table, publish
 
 SIZES = (4, 16, 64, 256)
 LANES = 8
+EMPTY = "empty C call"
 
 
 @dataclass(eq=False)
@@ -83,9 +85,16 @@ def run(size: int) -> dict[str, Figure]:
             "list scan": lambda: scan.select(instances),
             "dispatch + release": lambda: strategy.dispatch(instances, prompt_tokens=100).release(),
         }
+        half = range(0, size, 2)
         for core_name, core_class in CORES.items():
             core = core_class(attached.segment)
-            cases[f"pick ({core_name})"] = lambda core=core: core.choose(None, 0, -1, None)  # type: ignore[misc]
+            some = core.prepare(half)
+            cases[f"pick ({core_name})"] = functools.partial(core.choose, None, 0, -1, None)
+            cases[f"pick of half ({core_name})"] = functools.partial(core.choose, some, 0, -1, None)
+        if "native" in CORES:
+            from score_table.pick import _core
+
+            cases[EMPTY] = _core.nothing
         return measure(cases)
     finally:
         for each in (*others, lane):
@@ -100,15 +109,17 @@ def main() -> int:
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     args = parser.parse_args()
     results = {size: run(size) for size in SIZES}
-    print(f"CPU time per call, {LANES} lanes; ratios to the list scan of the same run\n")
-    print(f"{'instances':>9}  {'case':<20} {'ratio':>7}  {'us':>8}  {'p10..p90 us':>16}")
+    print(
+        f"CPU time per call, {LANES} lanes; ratios to the list scan and to an empty C call of the same run\n"
+    )
+    print(f"{'instances':>9}  {'case':<24} {'/ scan':>8} {'/ empty':>8}  {'us':>8}  {'p10..p90 us':>16}")
     for size, figures in results.items():
         scan = figures["list scan"].median
+        empty = figures[EMPTY].median if EMPTY in figures else float("nan")
         for name, figure in figures.items():
             spread = f"{figure.low / 1e3:.2f}..{figure.high / 1e3:.2f}"
-            print(
-                f"{size:>9}  {name:<20} {figure.median / scan:>7.2f}  {figure.median / 1e3:>8.2f}  {spread:>16}"
-            )
+            ratios = f"{figure.median / scan:>8.3f} {figure.median / empty:>8.1f}"
+            print(f"{size:>9}  {name:<24} {ratios}  {figure.median / 1e3:>8.3f}  {spread:>16}")
     if args.json:
         plain = {
             size: {name: asdict(figure) for name, figure in figures.items()}
