@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 
 from score_table.pick.plain import PlainCore
@@ -20,7 +21,11 @@ NATIVE_MISSING = ""
 try:
     from score_table.pick.native import NativeCore
 except ImportError as error:
-    NATIVE_MISSING = str(error)
+    NATIVE_MISSING = (
+        str(error)
+        if importlib.util.find_spec("score_table.pick._core")
+        else "it was not built: there was no C compiler, or no Python headers, when loadboard was installed"
+    )
 else:
     CORES = {NativeCore.name: NativeCore, **CORES}
 
