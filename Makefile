@@ -39,7 +39,7 @@ format: install  ## Reformat the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test-real: install  ## Test against two real vLLM servers (needs Python 3.11, 3 GB of disk, some minutes)
+test-real: install  ## Test against two real vLLM servers (needs Python 3.11, 6 GB of disk, some minutes)
 	$(BIN)/python -m tests.real
 
 stress: install  ## Kill 10,000 workers and monitors at random moments and check every count (about 20 minutes)
