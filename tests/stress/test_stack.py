@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
 
-from tests.stress.rig import COMMAND, look, monitor, outstanding
+from tests.stress.rig import COMMAND, Monitor, look, monitor, outstanding
 from tests.waiting import wait_until, wait_until_async
 
 
@@ -147,3 +148,63 @@ def _inflight(table: str) -> list[float | None]:
     now = look(table)
     assert now is not None
     return [instance.inflight for instance in now.instances]
+
+
+def test_the_proxy_serves_on_while_its_monitor_is_dead_says_so_and_recovers(
+    table_name: str, tmp_path: Path
+) -> None:
+    async def main(url: str, first: Monitor, engines: list[str]) -> None:
+        async with httpx.AsyncClient(base_url=url, timeout=60, trust_env=False) as client:
+
+            async def degraded() -> str | None:
+                return (await client.get("/health")).json()["table"]["degraded"]  # type: ignore[no-any-return]
+
+            async def until(wanted: str | None, line: str) -> None:
+                for _ in range(500):
+                    if await degraded() == wanted and log.read_text().count(line) == 1:
+                        return
+                    await asyncio.sleep(0.02)
+                raise AssertionError(f"waited in vain for {wanted}, said once")
+
+            async def served(count: int) -> Counter[str]:
+                body = {"model": "simulated", "prompt": "x", "max_tokens": 3}
+                answers = [await client.post("/v1/completions", json=body) for _ in range(count)]
+                assert {answer.status_code for answer in answers} == {200}
+                return Counter(answer.headers["x-loadboard-instance"] for answer in answers)
+
+            assert await degraded() is None
+            first.kill()
+            assert set(await served(20)) == {"i0", "i1"}, "at once"
+            await until("outstanding", "is silent")
+            counts = await served(20)
+            assert set(counts) == {"i0", "i1"}, counts
+            with monitor(table_name, engines, "--interval", "0.3"):
+                await until(None, "is back")
+                assert set(await served(20)) == {"i0", "i1"}
+
+    log = tmp_path / "2.log"  # the third process started below
+    engine = [sys.executable, "-m", "loadboard.sim.server"]
+    announced = r"(http://127\.0\.0\.1:\d+)"
+    with (
+        process(engine, announced, tmp_path) as (_, one),
+        process(engine, announced, tmp_path) as (_, two),
+    ):
+        engines = [f"i0={one}", f"i1={two}"]
+        with (
+            monitor(table_name, engines, "--interval", "0.3") as first,
+            process(
+                [COMMAND, "proxy", "--port", "0", "--strategy", "ll", "--table", table_name],
+                announced,
+                tmp_path,
+            ) as (_, proxy),
+        ):
+
+            def knows_the_instances() -> bool:
+                with contextlib.suppress(httpx.TransportError):
+                    return bool(
+                        httpx.get(f"{proxy}/health", trust_env=False).json()["instances"] == ["i0", "i1"]
+                    )
+                return False
+
+            wait_until(knows_the_instances, timeout=60, what="a worker that knows two instances")
+            asyncio.run(asyncio.wait_for(main(proxy, first, engines), 90))
