@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from loadboard.exits import FAILED, OK, USAGE
+from loadboard.tables import add_table_option
 from score_table.errors import TableError
 from score_table.location import Location, default_table
 
@@ -32,9 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Check what a proxy worker of this user needs: the pick implementation, locks, room, "
         "the table, its monitor, a free lane. Changes nothing.",
     )
-    parser.add_argument(
-        "--table", default=None, help="name or path of the table (default: LOADBOARD_TABLE, else /loadboard)"
-    )
+    add_table_option(parser)
     parser.set_defaults(run=run)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from loadboard import wording
 from loadboard.exits import OK, USAGE
-from loadboard.tables import DIRECTORY, tables_in
+from loadboard.tables import DIRECTORY, add_table_option, tables_in
 from score_table.errors import TableAbsent, TableError
 from score_table.location import default_table
 from score_table.reader import InstanceFacts, TableReader, TableSnapshot
@@ -24,9 +24,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "dump", help="print the score table", description="Print the score table through the public reader."
     )
-    parser.add_argument(
-        "--table", default=None, help="name or path of the table (default: LOADBOARD_TABLE, else /loadboard)"
-    )
+    add_table_option(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, which has more fields than the text")
     parser.set_defaults(run=run)
 

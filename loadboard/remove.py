@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from loadboard.exits import NO_PERMISSION, OK, USAGE
+from loadboard.tables import add_table_option
 from score_table.errors import TableError
 from score_table.location import default_table
 from score_table.removal import remove_table
@@ -19,9 +20,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Remove a table (and its lock file) that a stopped monitor left. "
         "Refuses while a monitor or a proxy worker uses it.",
     )
-    parser.add_argument(
-        "--table", default=None, help="name or path of the table (default: LOADBOARD_TABLE, else /loadboard)"
-    )
+    add_table_option(parser)
     parser.add_argument("--force", action="store_true", help="remove it even while proxy workers use it")
     parser.set_defaults(run=run)
 

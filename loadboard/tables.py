@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import stat
 from pathlib import Path
@@ -37,3 +38,10 @@ def _is_table(path: Path) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+def add_table_option(parser: argparse.ArgumentParser) -> None:
+    """The option that names the table, the same for every command that only looks at one."""
+    parser.add_argument(
+        "--table", default=None, help="name or path of the table (default: LOADBOARD_TABLE, else /loadboard)"
+    )
