@@ -155,10 +155,6 @@ class Directory:
                 # Two instances behind one address: the address names neither.
                 self._by_address[address] = None if address in self._by_address else slot
 
-    def by_id(self, instance_id: str) -> int | None:
-        """The slot of that id."""
-        return self._by_id.get(instance_id)
-
     def find(self, instance_id: object, host: object, port: object) -> int | None:
         """The slot of that id, else of the unique holder of that address; ``None`` if neither is there."""
         slot = self._by_id.get(instance_id) if isinstance(instance_id, str) else None

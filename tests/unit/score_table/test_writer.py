@@ -307,11 +307,11 @@ def test_slots_that_begin_with_a_tick_make_every_older_slot_map_void(table_name:
     writer.assign(1, Identity("newcomer", "http://newcomer:1", 1, PRICES))
     between = lane.current()
     assert between is not None
-    assert between.directory.by_id("newcomer") is None, "its cell is still unused"
+    assert between.directory.find("newcomer", None, None) is None, "its cell is still unused"
     publish(writer)
     after = lane.current()
     assert after is not None
-    assert after.directory.by_id("newcomer") == 1
+    assert after.directory.find("newcomer", None, None) == 1
     membership = after.directory.membership
     publish(writer)
     assert lane.current() is after, "an ordinary tick changes no map"
