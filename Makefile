@@ -11,7 +11,7 @@ UV     := $(shell command -v uv 2>/dev/null)
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(VENV)/.installed: setup.cfg setup.py pyproject.toml $(wildcard score_table/pick/*.[ch])
+$(VENV)/.installed: setup.cfg setup.py pyproject.toml $(wildcard score_table/native/*.[ch])
 	@echo "creating $(VENV) and installing (about a minute)"
 ifdef UV
 	test -x $(BIN)/python || uv venv --quiet --python $(PYTHON) $(VENV)

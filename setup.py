@@ -1,13 +1,14 @@
-"""The native pick; everything else stands in setup.cfg."""
+"""The native core; everything else stands in setup.cfg."""
 
 from __future__ import annotations
 
 import os
 import sysconfig
+from pathlib import Path
 
 from setuptools import Extension, setup
 
-#: Set to 1, a build that fails is an error; otherwise numpy does what the native pick would do.
+#: Set to 1, a build that fails is an error; otherwise numpy and Python do what the native core would do.
 REQUIRED = os.environ.get("LOADBOARD_REQUIRE_NATIVE") == "1"
 #: The limited API does not exist for free-threaded builds.
 FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
@@ -15,9 +16,9 @@ FREE_THREADED = bool(sysconfig.get_config_var("Py_GIL_DISABLED"))
 setup(
     ext_modules=[
         Extension(
-            "score_table.pick._core",
-            sources=["score_table/pick/module.c", "score_table/pick/core.c"],
-            depends=["score_table/pick/core.h"],
+            "score_table._native",
+            sources=sorted(str(path) for path in Path("score_table/native").glob("*.c")),
+            depends=sorted(str(path) for path in Path("score_table/native").glob("*.h")),
             define_macros=[] if FREE_THREADED else [("Py_LIMITED_API", "0x030A0000")],
             extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"],
             py_limited_api=not FREE_THREADED,

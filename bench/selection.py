@@ -92,9 +92,9 @@ def run(size: int) -> dict[str, Figure]:
             cases[f"pick ({core_name})"] = functools.partial(core.choose, None, 0, -1, None)
             cases[f"pick of half ({core_name})"] = functools.partial(core.choose, some, 0, -1, None)
         if "native" in CORES:
-            from score_table.pick import _core
+            from score_table import _native
 
-            cases[EMPTY] = _core.nothing
+            cases[EMPTY] = _native.nothing
         return measure(cases)
     finally:
         for each in (*others, lane):

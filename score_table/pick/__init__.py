@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     NATIVE_MISSING = (
         str(error)
-        if importlib.util.find_spec("score_table.pick._core")
+        if importlib.util.find_spec("score_table._native")
         else "it was not built: there was no C compiler, or no Python headers, when loadboard was installed"
     )
 else:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 
+from score_table import _native
 from score_table.layout import HOT_LINE, MARK_BAND, MARK_FLOOR, TIE_WINDOW, Mark
-from score_table.pick import _core
 from score_table.segment import Segment
 
 
@@ -18,7 +18,7 @@ class NativeCore:
         geometry = segment.geometry
         fd = segment.open_again()
         try:
-            core = _core.Core(
+            core = _native.Core(
                 fd,
                 geometry.total_size,
                 geometry.matrix_offset,

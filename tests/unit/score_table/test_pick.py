@@ -237,7 +237,7 @@ class TestNative:
             CORES["native"](segment).choose(foreign, 0, -1, None)
 
     def test_a_mapping_that_does_not_fit_its_file_is_refused(self, tmp_path: Path) -> None:
-        from score_table.pick import _core
+        from score_table import _native
 
         path = tmp_path / "small"
         path.write_bytes(bytes(8192))
@@ -252,7 +252,7 @@ class TestNative:
                 (8192, 4096, 2**62, 16, 1),
             ):
                 with pytest.raises(ValueError, match="do not lie inside"):
-                    _core.Core(file.fileno(), size, offset, stride, 276, 280, slots, lanes, 1, 1, 1, 4)
+                    _native.Core(file.fileno(), size, offset, stride, 276, 280, slots, lanes, 1, 1, 1, 4)
 
     def test_picks_allocate_nothing_that_stays(self, segment: Segment) -> None:
         fill(segment, [0] * SLOTS, [0] * SLOTS, [[0] * SLOTS] * LANES)

@@ -1,4 +1,4 @@
-/* The Python face of core.c: a mapped table, prepared candidate sets, and the pick.
+/* The Python face of pick.c: a mapped table, prepared candidate sets, and the pick.
  *
  * Written against the limited API of CPython 3.10, so that one build serves all later versions.
  */
@@ -9,7 +9,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
-#include "core.h"
+#include "pick.h"
 
 typedef struct {
     PyTypeObject *core_type;
@@ -44,7 +44,7 @@ static PyType_Slot candidates_type_slots[] = {
 };
 
 static PyType_Spec candidates_spec = {
-    .name = "score_table.pick._core.Candidates",
+    .name = "score_table._native.Candidates",
     .basicsize = sizeof(Candidates),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = candidates_type_slots,
@@ -54,7 +54,7 @@ static PyType_Spec candidates_spec = {
 
 typedef struct {
     PyObject_HEAD
-    core_table table;
+    pick_table table;
     void *mapping;
     size_t size;
     PyTypeObject *candidates_type;
@@ -120,7 +120,7 @@ static PyObject *core_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) 
     core->size = (size_t)size;
     Py_INCREF(state->candidates_type);
     core->candidates_type = state->candidates_type;
-    core->table = (core_table){
+    core->table = (pick_table){
         .start = mapping,
         .matrix_offset = (size_t)matrix_offset,
         .matrix_stride = (size_t)matrix_stride,
@@ -261,10 +261,10 @@ static PyObject *core_choose_method(PyObject *self, PyObject *const *args, Py_ss
     if (fade_argument(args[2], &fade) < 0 || extra_row(core, args[3], &holder, &cells) < 0) {
         return NULL;
     }
-    int32_t answer = args[0] != Py_None && count == 0 ? CORE_NO_SLOT
-                                                      : core_choose(&core->table, slots, count, cursor, fade, cells);
+    int32_t answer = args[0] != Py_None && count == 0 ? PICK_NO_SLOT
+                                                      : pick_choose(&core->table, slots, count, cursor, fade, cells);
     Py_XDECREF(holder);
-    if (answer == CORE_NO_MEMORY) {
+    if (answer == PICK_NO_MEMORY) {
         return PyErr_NoMemory();
     }
     return PyLong_FromLong(answer);
@@ -286,7 +286,7 @@ static PyObject *core_live_method(PyObject *self, PyObject *const *args, Py_ssiz
     int32_t *slots = slots_of(core, args[0], &count);
     int32_t *live = slots == NULL ? NULL : PyMem_Malloc((size_t)(count + 1) * sizeof *live);
     if (live != NULL && (result = PyList_New(count)) != NULL) {
-        core_live(&core->table, slots, (uint32_t)count, fade, cells, live);
+        pick_live(&core->table, slots, (uint32_t)count, fade, cells, live);
         for (Py_ssize_t index = 0; index < count; index++) {
             PyObject *value = PyLong_FromLong(live[index]);
             if (value == NULL || PyList_SetItem(result, index, value) < 0) {
@@ -321,7 +321,7 @@ static PyType_Slot core_type_slots[] = {
 };
 
 static PyType_Spec core_spec = {
-    .name = "score_table.pick._core.Core",
+    .name = "score_table._native.Core",
     .basicsize = sizeof(Core),
     .flags = Py_TPFLAGS_DEFAULT,
     .slots = core_type_slots,
@@ -374,7 +374,7 @@ static PyModuleDef_Slot module_slots[] = {
 
 static struct PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT,
-    .m_name = "score_table.pick._core",
+    .m_name = "score_table._native",
     .m_doc = "The native pick.",
     .m_size = sizeof(module_state),
     .m_methods = module_methods,
@@ -383,6 +383,6 @@ static struct PyModuleDef module_definition = {
     .m_clear = module_clear,
 };
 
-PyMODINIT_FUNC PyInit__core(void) {
+PyMODINIT_FUNC PyInit__native(void) {
     return PyModuleDef_Init(&module_definition);
 }

@@ -1,4 +1,4 @@
-#include "core.h"
+#include "pick.h"
 
 #include <stdlib.h>
 
@@ -10,25 +10,25 @@
 #define WIDE
 #endif
 
-static uint32_t header_word(const core_table *table, size_t offset) {
+static uint32_t header_word(const pick_table *table, size_t offset) {
     return *(const volatile uint32_t *)(table->start + offset);
 }
 
-static const int32_t *row(const core_table *table, uint32_t index) {
+static const int32_t *row(const pick_table *table, uint32_t index) {
     return (const int32_t *)(table->start + table->matrix_offset + (size_t)index * table->matrix_stride);
 }
 
-uint32_t core_n(const core_table *table) {
+uint32_t pick_n(const pick_table *table) {
     uint32_t n = header_word(table, table->n_offset);
     return n < table->slots ? n : table->slots;
 }
 
-static uint32_t lanes_in_use(const core_table *table) {
+static uint32_t lanes_in_use(const pick_table *table) {
     uint32_t lanes = header_word(table, table->lanes_offset);
     return lanes < table->lanes ? lanes : table->lanes;
 }
 
-static int32_t head_cell(const core_table *table, int32_t cell, int fade) {
+static int32_t head_cell(const pick_table *table, int32_t cell, int fade) {
     return fade <= 0 || cell >= table->mark_floor ? cell : cell >> fade;
 }
 
@@ -54,7 +54,7 @@ WIDE static int32_t least_of(const int32_t *live, uint32_t n) {
     return least;
 }
 
-static void sum_all(const core_table *table, uint32_t n, int fade, const int32_t *extra, int32_t *restrict live) {
+static void sum_all(const pick_table *table, uint32_t n, int fade, const int32_t *extra, int32_t *restrict live) {
     const int32_t *head = row(table, fade < 0 ? 0 : 1);
     const size_t stride = table->matrix_stride / sizeof(int32_t);
     uint32_t lanes = lanes_in_use(table), lane = 0;
@@ -78,7 +78,7 @@ static void sum_all(const core_table *table, uint32_t n, int fade, const int32_t
     }
 }
 
-void core_live(const core_table *table, const int32_t *slots, uint32_t count, int fade, const int32_t *extra,
+void pick_live(const pick_table *table, const int32_t *slots, uint32_t count, int fade, const int32_t *extra,
                int32_t *restrict live) {
     const int32_t *head = row(table, fade < 0 ? 0 : 1);
     const size_t stride = table->matrix_stride / sizeof(int32_t);
@@ -98,7 +98,7 @@ static int32_t slot_at(const int32_t *candidates, uint32_t index) {
     return candidates == NULL ? (int32_t)index : candidates[index];
 }
 
-static int32_t band_of(const core_table *table, int32_t cell) {
+static int32_t band_of(const pick_table *table, int32_t cell) {
     return cell < table->mark_floor ? 0 : (cell - table->mark_floor) / table->mark_band + 1;
 }
 
@@ -122,7 +122,7 @@ static uint32_t first_at(const int32_t *candidates, uint32_t count, int64_t curs
 /* The first slot at or after the cursor whose live value is at most `limit` and whose mark is `band` (< 0: any),
  * else the first such slot at all; -1 if there is none. */
 static int32_t take(const int32_t *candidates, uint32_t count, int64_t cursor, const int32_t *live, int32_t limit,
-                    const int32_t *head, const core_table *table, int32_t band) {
+                    const int32_t *head, const pick_table *table, int32_t band) {
     uint32_t start = first_at(candidates, count, cursor);
     for (uint32_t step = 0, index = start; step < count; step++, index++) {
         if (index == count) {
@@ -135,7 +135,7 @@ static int32_t take(const int32_t *candidates, uint32_t count, int64_t cursor, c
     return -1;
 }
 
-static int32_t choose_marked(const core_table *table, const int32_t *candidates, uint32_t count, int64_t cursor,
+static int32_t choose_marked(const pick_table *table, const int32_t *candidates, uint32_t count, int64_t cursor,
                              int fade, const int32_t *live) {
     /* The head cells are read again; a mark that changed in between is as good as the one before. */
     const int32_t *head = row(table, fade < 0 ? 0 : 1);
@@ -148,32 +148,32 @@ static int32_t choose_marked(const core_table *table, const int32_t *candidates,
         }
     }
     if (mildest >= table->unused_band) {
-        return CORE_NO_SLOT;
+        return PICK_NO_SLOT;
     }
     int32_t slot = take(candidates, count, cursor, live, least + table->tie_window, head, table, mildest);
-    return slot < 0 ? CORE_NO_SLOT : ~slot;
+    return slot < 0 ? PICK_NO_SLOT : ~slot;
 }
 
-int32_t core_choose(const core_table *table, const int32_t *candidates, uint32_t count, int64_t cursor, int fade,
+int32_t pick_choose(const pick_table *table, const int32_t *candidates, uint32_t count, int64_t cursor, int fade,
                     const int32_t *extra) {
-    int32_t on_stack[CORE_STACK_SLOTS];
+    int32_t on_stack[PICK_STACK_SLOTS];
     int32_t *live = on_stack;
     if (candidates == NULL) {
-        count = core_n(table);
+        count = pick_n(table);
     }
     if (count == 0) {
-        return CORE_NO_SLOT;
+        return PICK_NO_SLOT;
     }
-    if (count > CORE_STACK_SLOTS) {
+    if (count > PICK_STACK_SLOTS) {
         live = malloc(count * sizeof *live);
         if (live == NULL) {
-            return CORE_NO_MEMORY;
+            return PICK_NO_MEMORY;
         }
     }
     if (candidates == NULL) {
         sum_all(table, count, fade, extra, live);
     } else {
-        core_live(table, candidates, count, fade, extra, live);
+        pick_live(table, candidates, count, fade, extra, live);
     }
     int32_t least = least_of(live, count), answer;
     if (least < table->mark_floor) {
