@@ -1,4 +1,4 @@
-"""Which slot each instance object has: by id, else by a unique host and port."""
+"""Which seat each instance object has, and which slots a list of them: by id, else by a unique host and port."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 from proxy_adapter.contract import InstanceLike
 from score_table.attachment import Attached
-from score_table.identity import Directory
-from score_table.pick import PickCore
+from score_table.lane import Lane
+from score_table.ledger import Seat
 
 logger = logging.getLogger("loadboard.proxy_adapter")
 
@@ -21,32 +21,44 @@ class Mapped(NamedTuple):
     """A list of instances, mapped. All sequences are by position in the list."""
 
     instances: tuple[InstanceLike, ...]  #: held, so that the identities in the cache's key stay theirs
+    seats: tuple[Seat, ...]
     slots: tuple[int | None, ...]
-    keys: tuple[str, ...]  #: the id under which a request is counted
     position: dict[int, int]  #: slot to its first position
     candidates: Any  #: what the pick core takes; ``None`` = all slots in use
     matched_all: bool
 
 
 class _Known(NamedTuple):
-    directory: Directory
-    core: PickCore
+    version: int
     maps: dict[tuple[int, ...], Mapped]
 
 
 class SlotMap:
-    """Keeps the maps of the lists seen lately, for one directory at a time."""
+    """Keeps the maps of the lists seen lately, for one slot map of the table at a time."""
 
-    def __init__(self) -> None:
-        self._known: _Known | None = None
+    def __init__(self, lane: Lane) -> None:
+        self._lane = lane
+        self._known = _Known(0, {})
         self._told: set[str] = set()
 
+    def seat(self, instance: InstanceLike) -> Seat:
+        """The seat of one instance. Raises what reading its attributes raises."""
+        instance_id = getattr(instance, "instance_id", None)
+        host, port = getattr(instance, "host", None), getattr(instance, "port", None)
+        seat = self._lane.seat(
+            str(instance_id), host if isinstance(host, str) else None, port if isinstance(port, int) else None
+        )
+        attached = self._lane.attached
+        if seat.slot is None and attached is not None:
+            self._tell(instance_id, attached)
+        return seat
+
     def map(self, attached: Attached, instances: Sequence[InstanceLike]) -> Mapped:
-        """The map of ``instances`` (not empty) in the directory of ``attached``."""
+        """The map of ``instances`` (not empty) in the table of ``attached``."""
         known = self._known
-        if known is None or known.directory is not attached.directory or known.core is not attached.core:
-            # Replaced as a whole: a slower thread that still maps by the old directory stores into the old maps.
-            known = self._known = _Known(attached.directory, attached.core, {})
+        if known.version != attached.version:
+            # Replaced as a whole: a slower thread that still maps by the old table stores into the old maps.
+            known = self._known = _Known(attached.version, {})
         key = tuple(map(id, instances))
         mapped = known.maps.get(key)
         if mapped is None:
@@ -57,31 +69,16 @@ class SlotMap:
         return mapped
 
     def _make(self, attached: Attached, instances: Sequence[InstanceLike]) -> Mapped:
-        directory = attached.directory
-        slots: list[int | None] = []
-        keys: list[str] = []
+        seats = tuple(self.seat(instance) for instance in instances)
+        slots = tuple(seat.slot for seat in seats)
         position: dict[int, int] = {}
-        for index, instance in enumerate(instances):
-            instance_id = getattr(instance, "instance_id", None)
-            slot = directory.find(
-                instance_id, getattr(instance, "host", None), getattr(instance, "port", None)
-            )
-            slots.append(slot)
-            if slot is None:
-                keys.append(str(instance_id))
-                self._tell(instance_id, attached)
-            else:
-                keys.append(directory.holders[slot].id)
+        for index, slot in enumerate(slots):
+            if slot is not None:
                 position.setdefault(slot, index)
-        every = len(position) == len(directory.holders)
+        every = len(position) == len(attached.directory.holders)
         candidates = None if every else attached.core.prepare(list(position))
         return Mapped(
-            tuple(instances),
-            tuple(slots),
-            tuple(keys),
-            position,
-            candidates,
-            None not in slots and bool(position),
+            tuple(instances), seats, slots, position, candidates, None not in slots and bool(position)
         )
 
     def _tell(self, instance_id: object, attached: Attached) -> None:

@@ -24,6 +24,7 @@ class Attached(NamedTuple):
     core: PickCore
     directory: Directory
     claim: Claim
+    version: int = 0  #: of the ledger, whose seats are settled by ``directory``
 
     def is_up_to_date(self) -> bool:
         """Whether the slot map is as new as the table."""

@@ -3,13 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import secrets
+import tempfile
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from score_table.layout import LANE_BLOCK, LANE_LOCKS, MAX_LANES, REGISTRY_LOCK, Geometry, Natural
+from score_table.layout import (
+    LANE_BLOCK,
+    LANE_BLOCK_SIZE,
+    LANE_LOCKS,
+    MAX_LANES,
+    REGISTRY_LOCK,
+    Geometry,
+    Natural,
+)
 from score_table.locks import try_lock, unlock
+from score_table.pick import NATIVE_MISSING
 from score_table.segment import Segment
+
+if TYPE_CHECKING:
+    from score_table._native import Rows
 
 _REGISTRY_TRIES = 200
 
@@ -37,7 +52,10 @@ _WORD = {name: field.offset // 8 for name, field in LANE_BLOCK.items()}
 
 
 class Claim:
-    """Rows to count in. ``cells`` has C int32 cells, ``naturals`` one row of C int64 words per kind."""
+    """Rows to count in. ``cells`` has C int32 cells, ``naturals`` one row of C int64 words per kind.
+
+    ``mapped`` are the same rows as C sees them; ``None`` where there is no native core.
+    """
 
     def __init__(
         self,
@@ -52,6 +70,7 @@ class Claim:
         self.cell_limit = cell_limit
         self.lane = -1
         self.token = 0
+        self.mapped: Rows | None = None
         self._lock_fd = -1
         self._lock_inode = (0, 0)
 
@@ -132,6 +151,7 @@ class Claim:
                 claim.block[0] = 0
                 _close(fd)
                 return None
+            claim.mapped = _mapped(segment, lane, claim)
             claim.lane = lane
             claim._lock_fd = fd
             claim._lock_inode = segment.inode
@@ -142,10 +162,60 @@ class Claim:
 
     @classmethod
     def outside(cls, geometry: Geometry) -> Claim:
-        """Rows in private memory, of the same shape."""
-        cells = memoryview(bytearray(4 * geometry.slots)).cast("i")
-        naturals = [memoryview(bytearray(8 * geometry.slots)).cast("q") for _ in Natural]
-        return cls(cells, naturals, memoryview(bytearray(8 * len(_WORD))).cast("Q"), geometry.lane_cell_limit)
+        """Rows in memory of this process, of the same shape."""
+        naturals_offset, stride = 8 * geometry.slots, 8 * geometry.slots
+        block_offset = naturals_offset + len(Natural) * stride
+        size = block_offset + LANE_BLOCK_SIZE
+        # A file without a name, so that C can map it as it maps a table.
+        with tempfile.TemporaryFile() if _memfd is None else os.fdopen(_memfd("loadboard"), "r+b") as file:
+            file.truncate(size)
+            words = memoryview(mmap.mmap(file.fileno(), size))
+            naturals = [
+                words[naturals_offset + kind * stride :][:stride].cast("q") for kind in range(len(Natural))
+            ]
+            claim = cls(
+                words[: 4 * geometry.slots].cast("i"),
+                naturals,
+                words[block_offset:].cast("Q"),
+                geometry.lane_cell_limit,
+            )
+            claim.mapped = _map(file.fileno(), size, 0, naturals_offset, stride, block_offset, claim)
+        return claim
+
+
+_memfd = getattr(os, "memfd_create", None)
+
+
+def _mapped(segment: Segment, lane: int, claim: Claim) -> Rows | None:
+    """The rows of ``lane`` through a descriptor of their own: a mapping would keep the lock's alive."""
+    geometry = segment.geometry
+    fd = segment.open_again(writable=True)
+    try:
+        return _map(
+            fd,
+            geometry.total_size,
+            geometry.row_offset(2 + lane),
+            geometry.natural_offset(lane, Natural.OUTSTANDING),
+            geometry.naturals_stride,
+            geometry.lane_block_offset(lane),
+            claim,
+        )
+    finally:
+        os.close(fd)
+
+
+def _map(
+    fd: int, size: int, cells: int, naturals: int, naturals_stride: int, block: int, claim: Claim
+) -> Rows | None:
+    """The rows at those offsets, as C sees them."""
+    if NATIVE_MISSING:
+        return None
+    from score_table import _native
+
+    slots = len(claim.cells)
+    return _native.Rows(
+        fd, size, cells, naturals, naturals_stride, block, slots, claim.cell_limit, claim.token
+    )
 
 
 def _zero(claim: Claim) -> None:

@@ -101,10 +101,9 @@ class Identity:
     @classmethod
     def decoded(cls, block: bytes) -> Identity | None:
         """What the block says; ``None`` if it was never written, is half-written or damaged."""
-        body = block[_BODY:_END]
-        if int.from_bytes(block[:4], "little") != zlib.crc32(body):
+        if not is_whole(block):
             return None
-        id_length, url_length, tags_length, generation, *rest = _PACK.unpack(body)
+        id_length, url_length, tags_length, generation, *rest = _PACK.unpack_from(block, _BODY)
         if generation == 0 or id_length > ID_LIMIT or url_length > URL_LIMIT or tags_length > TAGS_LIMIT:
             return None
         request, prompt_token, kv_token, raw_id, raw_url, raw_tags = rest
@@ -124,10 +123,20 @@ class Identity:
         )
 
 
+def is_whole(block: bytes) -> bool:
+    """Whether the checksum of an identity block is right; it is not in one that was never written."""
+    return int.from_bytes(block[:4], "little") == zlib.crc32(block[_BODY:_END])
+
+
+def copy_block(segment: Segment, slot: int) -> bytes:
+    """The identity block of ``slot`` as it is now, which may be half-written: see :func:`is_whole`."""
+    start = segment.geometry.identity_offset(slot)
+    return segment.data[start : start + IDENTITY_SIZE].tobytes()
+
+
 def read_identity(segment: Segment, slot: int) -> Identity | None:
     """The holder of ``slot``; ``None`` if there never was one or the block is being written."""
-    start = segment.geometry.identity_offset(slot)
-    return Identity.decoded(bytes(segment.data[start : start + IDENTITY_SIZE]))
+    return Identity.decoded(copy_block(segment, slot))
 
 
 def address_of(url: str) -> tuple[str, int] | None:

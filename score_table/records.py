@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import struct
 import zlib
 from dataclasses import dataclass
 from typing import Any
 
-from score_table.layout import DETAIL_RECORD, DETAIL_SIZE, packing
+from score_table.layout import DETAIL_RECORD, packing
 from score_table.segment import Segment
 
 STATES = ("new", "up", "stale", "unreachable")
@@ -25,6 +26,7 @@ SAMPLE_FIELDS = (
 SCORE_PARTS = ("own", "others", "requests", "pending", "kv_demand", "speed", "score")
 
 _ESTIMATED = 1
+_CRC = DETAIL_RECORD["crc"].offset
 _BODY = DETAIL_RECORD["state"].offset
 _END = DETAIL_RECORD["reason"].offset + DETAIL_RECORD["reason"].size
 _PACK = packing(DETAIL_RECORD, first="state")
@@ -89,14 +91,12 @@ class Detail:
 
     @classmethod
     def decoded(cls, record: bytes) -> Detail | None:
-        """What the record says (from the checksum on); ``None`` if it is torn, damaged or of unknown state."""
-        body = record[_BODY - 8 : _END - 8]
-        if int.from_bytes(record[:4], "little") != zlib.crc32(body):
-            return None
-        state, flags, valid, generation, sample, failure, failures, dispatched, ended, *rest = _PACK.unpack(
-            body
+        """What a whole record says (see :func:`copy_record`); ``None`` if its state is unknown or a number is
+        not finite: no monitor writes such a record."""
+        state, flags, valid, generation, sample, failure, failures, dispatched, ended, *rest = (
+            _PACK.unpack_from(record, _BODY - _CRC)
         )
-        if state >= len(STATES):
+        if state >= len(STATES) or not all(map(math.isfinite, rest[:-2])):
             return None
         fields: dict[str, Any] = {
             name: value if valid >> bit & 1 else None
@@ -125,31 +125,45 @@ def _text(raw: bytes) -> str:
 
 def write_detail(segment: Segment, slot: int, detail: Detail) -> None:
     """Replace the record of ``slot``. The monitor alone calls this."""
+    store_record(segment, slot, detail.encoded())
+
+
+def store_record(segment: Segment, slot: int, record: bytes) -> None:
+    """Replace the record of ``slot`` by one that is encoded already, so that it is odd as shortly as can be."""
     start = segment.geometry.detail_offset(slot)
-    words = segment.unsigned64
-    sequence = words[start // 8] | 1
-    words[start // 8] = sequence
-    encoded = detail.encoded()
-    segment.data[start + 8 : start + 8 + len(encoded)] = encoded
-    words[start // 8] = (sequence + 1) & (2**64 - 1)
+    words, word = segment.unsigned64, start // 8
+    sequence = words[word] | 1
+    words[word] = sequence
+    segment.data[start + _CRC : start + _CRC + len(record)] = record
+    words[word] = (sequence + 1) & (2**64 - 1)
 
 
-def read_detail(segment: Segment, slot: int) -> Detail | None:
-    """The record of ``slot``; ``None`` if none was written yet, or none could be read whole.
+def copy_record(segment: Segment, slot: int) -> bytes | None:
+    """The record of ``slot`` in one piece, from the checksum on; ``None`` if none was written yet, or none
+    could be copied whole.
 
     The checksum, not only the sequence word, proves that a record is whole: plain Python orders no stores
     on machines with a weak memory model.
     """
     start = segment.geometry.detail_offset(slot)
-    words = segment.unsigned64
+    words, word = segment.unsigned64, start // 8
     for _ in range(_TRIES):
-        before = words[start // 8]
-        record = bytes(segment.data[start + 8 : start + DETAIL_SIZE])
-        if before & 1 or words[start // 8] != before:
+        before = words[word]
+        if before & 1:
             continue
         if before == 0:
             return None
-        detail = Detail.decoded(record)
-        if detail is not None:
-            return detail
+        record = segment.data[start + _CRC : start + _END].tobytes()
+        if words[word] == before and _whole(record):
+            return record
     return None
+
+
+def read_detail(segment: Segment, slot: int) -> Detail | None:
+    """The record of ``slot``; ``None`` if none was written yet, none could be read whole, or it is damaged."""
+    record = copy_record(segment, slot)
+    return None if record is None else Detail.decoded(record)
+
+
+def _whole(record: bytes) -> bool:
+    return int.from_bytes(record[:4], "little") == zlib.crc32(record[_BODY - _CRC :])

@@ -114,9 +114,9 @@ class Segment:
         start = self.geometry.lane_block_offset(lane) // 8
         return self.unsigned64[start : start + 32]
 
-    def open_again(self) -> int:
-        """A descriptor of the same segment, for reading; ``TableNotReady`` if its name leads elsewhere by now."""
-        fd = self.location.open(writable=False)
+    def open_again(self, *, writable: bool) -> int:
+        """A descriptor of the same segment; ``TableNotReady`` if its name leads elsewhere by now."""
+        fd = self.location.open(writable=writable)
         facts = os.fstat(fd)
         if (facts.st_dev, facts.st_ino) != self.inode:
             os.close(fd)

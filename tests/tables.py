@@ -8,7 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from score_table.identity import Identity, Prices
+from score_table.lane import Lane
 from score_table.layout import UNITS
+from score_table.ledger import Guard
 from score_table.pick.rules import Mark, marked
 from score_table.writer import TableWriter
 
@@ -27,6 +29,11 @@ def make_table(location: str, instances: int, *, slots: int = 64, lanes: int = 8
         writer.assign(slot, Identity(instance_id(slot), f"http://127.0.0.1:{9000 + slot}", 1, PRICES))
     publish(writer)
     return writer
+
+
+def opened(lane: Lane, key: str, prompt_tokens: int | None = 100, *, visible: bool = True) -> Guard[None]:
+    """One request counted at the instance of that id. Keep the guard: one that is dropped releases itself."""
+    return lane.ledger.dispatch(None, lane.seat(key, None, None), prompt_tokens, visible)
 
 
 def publish(

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 from proxy_adapter import process_lane
 from proxy_adapter.contract import NO_INSTANCES, Instance, InstanceLike
-from proxy_adapter.dispatch import Dispatch
-from proxy_adapter.holds import ExpectedTimes
+from proxy_adapter.dispatch import Dispatch, Uncounted
 from proxy_adapter.slots import Mapped, SlotMap
 from score_table.attachment import Attached
 from score_table.lane import Lane
+from score_table.ledger import Seat
 
 logger = logging.getLogger("loadboard.proxy_adapter")
 
@@ -44,9 +44,8 @@ class CountingStrategy(ABC):
     ) -> None:
         self._rng = rng or random.Random()
         self._process_lane = process_lane.acquire(table) if table is not None and lane is None else None
-        self._given_lane = lane
-        self._slots = SlotMap()
-        self._expected = ExpectedTimes()
+        self._lane = lane if self._process_lane is None else self._process_lane.lane
+        self._slots = SlotMap(self._lane) if self._lane is not None else None
         # Where the rotation goes on; random, so that workers do not move in step. Read modulo what is rotated.
         self._cursor = self._rng.randrange(2**16)
         self._picks: Counter[str] = Counter()
@@ -59,12 +58,9 @@ class CountingStrategy(ABC):
             raise RuntimeError(NO_INSTANCES)
         question = self._question(instances, hint)
         position = self._choose(question)
-        _, _, lane, attached, mapped = question
-        if lane is not None and attached is not None and mapped is not None and self._holds_selected():
-            slot = mapped.slots[position]
-            charge = lane.charge(mapped.keys[position], slot, None, _address(instances[position]))
-            expected = self._expected.of(attached, slot, lane.now_ns()) if slot is not None else None
-            lane.open(charge, hold_ns=expected if expected is not None else lane.hold_ns)
+        lane, mapped = question.lane, question.mapped
+        if lane is not None and mapped is not None and self._holds_selected():
+            lane.ledger.hold(mapped.seats[position])
         self._count_pick(lane)
         return instances[position]
 
@@ -82,20 +78,13 @@ class CountingStrategy(ABC):
         instance = instances[position]
         self._count_pick(lane)
         if lane is None:
-            return Dispatch(instance, None, None)
-        if mapped is None:
-            charge = lane.charge(_readable_id(instance), None, prompt_tokens, _address(instance))
-        else:
-            charge = lane.charge(
-                mapped.keys[position], mapped.slots[position], prompt_tokens, _address(instance)
-            )
-        guard = Dispatch(instance, lane, charge)
-        lane.open(charge, first_token_visible=_streams(hint))
-        return guard
+            return Uncounted(instance)
+        seat = mapped.seats[position] if mapped is not None else self._seat(lane, instance)
+        return lane.ledger.dispatch(instance, seat, prompt_tokens, _streams(hint))
 
     def status(self) -> dict[str, Any]:
         """See :class:`proxy_adapter.contract.Strategy`."""
-        lane = self._lane()
+        lane = self._running_lane()
         attached = lane.current() if lane is not None else None
         degraded = "no_table"
         if lane is not None and attached is not None:
@@ -116,6 +105,7 @@ class CountingStrategy(ABC):
         """See :class:`proxy_adapter.contract.Strategy`."""
         held, self._process_lane = self._process_lane, None
         if held is not None:
+            self._lane = self._slots = None
             process_lane.release(held)
 
     @abstractmethod
@@ -133,26 +123,30 @@ class CountingStrategy(ABC):
             self._failed("the pick", question.lane)
             return self._next(len(question.instances))
 
-    def _lane(self) -> Lane | None:
-        if self._given_lane is not None:
-            return self._given_lane
+    def _running_lane(self) -> Lane | None:
         held = self._process_lane
-        if held is None:
-            return None
-        held.ensure_running()
-        return held.lane
+        if held is not None:
+            held.ensure_running()
+        return self._lane
 
     def _question(self, instances: Sequence[InstanceLike], hint: Any) -> Question:
-        lane = self._lane()
+        lane, slots = self._running_lane(), self._slots
         attached = lane.current() if lane is not None else None
-        if attached is None:
+        if attached is None or slots is None:
             return Question(instances, hint, lane, None, None)
         try:
-            return Question(instances, hint, lane, attached, self._slots.map(attached, instances))
+            return Question(instances, hint, lane, attached, slots.map(attached, instances))
         except Exception:
             # Objects whose id or address cannot be read have no slot.
             self._failed("mapping instances to slots", lane)
             return Question(instances, hint, lane, None, None)
+
+    def _seat(self, lane: Lane, instance: InstanceLike) -> Seat:
+        """Where to count at ``instance`` while there is no table; those that cannot tell an id share one count."""
+        try:
+            return SlotMap(lane).seat(instance)
+        except Exception:
+            return lane.seat("<no readable id>", None, None)
 
     def _next(self, count: int) -> int:
         """The next position in rotation."""
@@ -176,22 +170,6 @@ class CountingStrategy(ABC):
         self._picks[reason] += 1
         if lane is not None and reason in ("outstanding", "marked", "round_robin", "unmatched"):
             lane.bump(f"picks_{reason}")
-
-
-def _readable_id(instance: Any) -> str:
-    """The id to count under where there is no table; objects that cannot tell one share one count."""
-    try:
-        return str(instance.instance_id)
-    except Exception:
-        return "<no readable id>"
-
-
-def _address(instance: Any) -> tuple[object, object]:
-    """Host and port, by which a request may get its slot later."""
-    try:
-        return instance.host, instance.port
-    except Exception:
-        return None, None
 
 
 def _streams(hint: Any) -> bool:

@@ -65,8 +65,8 @@ class LeastLoadStrategy(CountingStrategy):
         typical = int(statistics.median(unmarked)) if unmarked else 0
         lanes = max(1, attached.segment.lanes_hi)
         scores = [
-            live[slot] if slot is not None else lane.unmatched.units(key) * lanes + typical
-            for slot, key in zip(mapped.slots, mapped.keys, strict=True)
+            live[slot] if slot is not None else seat.units * lanes + typical
+            for slot, seat in zip(mapped.slots, mapped.seats, strict=True)
         ]
         limit = min(scores) + TIE_WINDOW
         tied = [position for position, score in enumerate(scores) if score <= limit]

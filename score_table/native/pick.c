@@ -135,6 +135,12 @@ static int32_t take(const int32_t *candidates, uint32_t count, int64_t cursor, c
     return -1;
 }
 
+/* What ties with an unmarked `least`; never a marked slot. */
+static int32_t tie_limit(const pick_table *table, int32_t least) {
+    int32_t limit = least + table->tie_window;
+    return limit < table->mark_floor ? limit : table->mark_floor - 1;
+}
+
 static int32_t choose_marked(const pick_table *table, const int32_t *candidates, uint32_t count, int64_t cursor,
                              int fade, const int32_t *live) {
     /* The head cells are read again; a mark that changed in between is as good as the one before. */
@@ -177,7 +183,7 @@ int32_t pick_choose(const pick_table *table, const int32_t *candidates, uint32_t
     }
     int32_t least = least_of(live, count), answer;
     if (least < table->mark_floor) {
-        answer = take(candidates, count, cursor, live, least + table->tie_window, NULL, table, -1);
+        answer = take(candidates, count, cursor, live, tie_limit(table, least), NULL, table, -1);
     } else {
         answer = choose_marked(table, candidates, count, cursor, fade, live);
     }
@@ -185,4 +191,28 @@ int32_t pick_choose(const pick_table *table, const int32_t *candidates, uint32_t
         free(live);
     }
     return answer;
+}
+
+int32_t pick_among(const pick_table *table, const int32_t *slots, uint32_t count, int64_t cursor, const int32_t *extra) {
+    int32_t live[PICK_STACK_SLOTS];
+    if (count == 0 || count > PICK_STACK_SLOTS) {
+        return -1;
+    }
+    pick_live(table, slots, count, -1, extra, live);
+    int32_t least = least_of(live, count);
+    if (least >= table->mark_floor) {
+        return -1;
+    }
+    int32_t limit = tie_limit(table, least), best = -1;
+    int64_t best_distance = INT64_MAX;
+    for (uint32_t index = 0; index < count; index++) {
+        /* Behind the cursor is farther than anything at or after it. */
+        int64_t distance = slots[index] - cursor;
+        distance = distance < 0 ? distance + ((int64_t)1 << 32) : distance;
+        if (live[index] <= limit && distance < best_distance) {
+            best = (int32_t)index;
+            best_distance = distance;
+        }
+    }
+    return best;
 }

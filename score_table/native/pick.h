@@ -43,6 +43,10 @@ uint32_t pick_n(const pick_table *table);
 int32_t pick_choose(const pick_table *table, const int32_t *candidates, uint32_t count, int64_t cursor, int fade,
                     const int32_t *extra);
 
+/* The index, among `count` slots in any order (each below table->slots; at most PICK_STACK_SLOTS), of the one to
+ * take by row 0: -1 where only marked ones are there. */
+int32_t pick_among(const pick_table *table, const int32_t *slots, uint32_t count, int64_t cursor, const int32_t *extra);
+
 /* live[i] of slots[i], for `count` slots below table->slots. */
 void pick_live(const pick_table *table, const int32_t *slots, uint32_t count, int fade, const int32_t *extra,
                int32_t *live);

@@ -5,8 +5,30 @@ from __future__ import annotations
 import os
 
 from score_table import _native
-from score_table.layout import HOT_LINE, MARK_BAND, MARK_FLOOR, TIE_WINDOW, Mark
+from score_table.layout import (
+    HOT_LINE,
+    LANE_BLOCK,
+    MARK_BAND,
+    MARK_FLOOR,
+    NATURAL_LEVELS,
+    PROMPT_TOKENS_LIMIT,
+    TIE_WINDOW,
+    Mark,
+    Natural,
+    State,
+)
 from score_table.segment import Segment
+
+_LAYOUT = {
+    **{name: HOT_LINE[name].offset for name in ("heartbeat", "state", "membership")},
+    **{name: LANE_BLOCK[name].offset // 8 for name in ("token", "picks", "count_errors", "saturations")},
+    **{kind.name: kind.value for kind in Natural},
+    "NATURAL_LEVELS": NATURAL_LEVELS,
+    "PROMPT_TOKENS_LIMIT": PROMPT_TOKENS_LIMIT,
+    "READY": int(State.READY),
+}
+if _native.LAYOUT != _LAYOUT:
+    raise ImportError("it was built for another layout of the table: install loadboard again")
 
 
 class NativeCore:
@@ -16,9 +38,9 @@ class NativeCore:
 
     def __init__(self, segment: Segment) -> None:
         geometry = segment.geometry
-        fd = segment.open_again()
+        fd = segment.open_again(writable=False)
         try:
-            core = _native.Core(
+            self.core = _native.Core(
                 fd,
                 geometry.total_size,
                 geometry.matrix_offset,
@@ -34,6 +56,7 @@ class NativeCore:
             )
         finally:
             os.close(fd)
-        self.prepare = core.prepare
-        self.choose = core.choose
-        self.live = core.live
+        self.max_heartbeat_age_ns = segment.max_heartbeat_age_ns
+        self.prepare = self.core.prepare
+        self.choose = self.core.choose
+        self.live = self.core.live

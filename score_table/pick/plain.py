@@ -53,6 +53,9 @@ def _choose_within(live: dict[int, int], cursor: int) -> int | None:
     """The first of the tied best slots at or after ``cursor``; ``None`` if there is no candidate."""
     if not live:
         return None
-    limit = min(live.values()) + TIE_WINDOW
+    least = min(live.values())
+    limit = least + TIE_WINDOW
+    if least < MARK_FLOOR:
+        limit = min(limit, MARK_FLOOR - 1)  # an unmarked slot ties with no marked one
     tied = [slot for slot, value in live.items() if value <= limit]
     return min(tied, key=lambda slot: (slot < cursor, slot))

@@ -34,6 +34,7 @@ from score_table.errors import (
 )
 from score_table.lane import Lane
 from score_table.reader import TableReader
+from tests.tables import opened
 from tests.unit.monitor.daemon_rig import START_S, Engine, Silence, Start, engines
 from tests.unit.monitor.rig import config
 from tests.waiting import wait_until, wait_until_async
@@ -215,9 +216,7 @@ def test_a_suspicion_makes_a_poll_at_once(monitor: Start) -> None:
         engine.close()
         lane = Lane(running.table)
         lane.attach()
-        charge = lane.charge("one", 0, 10)
-        lane.open(charge)
-        lane.fail(charge, suspect=True)
+        opened(lane, "one", 10).fail(ConnectionRefusedError())
         running.wait_for("one", state="unreachable", held=1)
         lane.close()
 
@@ -228,8 +227,8 @@ import sys, time
 from score_table.lane import Lane
 lane = Lane(sys.argv[1])
 lane.attach()
-for _ in range(3):
-    lane.open(lane.charge("one", 0, 100))
+seat = lane.seat("one", None, None)
+kept = [lane.ledger.dispatch(None, seat, 100, True) for _ in range(3)]
 print("counted", flush=True)
 time.sleep(60)
 """

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 
 from score_table.lane import Lane
+from tests.tables import opened
 from tests.unit.monitor.daemon_rig import START_S, Monitor, Start, engines
 from tests.waiting import wait_until
 
@@ -13,14 +14,13 @@ from tests.waiting import wait_until
 @contextlib.contextmanager
 def workers(location: str, requests: list[int]) -> Iterator[list[Lane]]:
     """Workers by what they have outstanding at instance "one"."""
-    lanes = []
+    lanes, guards = [], []
     try:
         for count in requests:
             lane = Lane(location)
             lanes.append(lane)
             lane.attach()
-            for _ in range(count):
-                lane.open(lane.charge("one", 0, 100))
+            guards.extend(opened(lane, "one") for _ in range(count))
         yield lanes
     finally:
         for lane in lanes:

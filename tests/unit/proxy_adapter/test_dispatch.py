@@ -17,8 +17,8 @@ import httpx
 import pytest
 
 from proxy_adapter import build_instance_strategy, process_lane
-from proxy_adapter.failures import is_failure, was_refused
 from proxy_adapter.strategies.base import CountingStrategy
+from score_table.ledger.failures import is_failure, was_refused
 from score_table.reader import TableReader
 from score_table.writer import TableWriter
 from tests.tables import make_table

@@ -169,7 +169,7 @@ def test_an_instance_without_a_slot_is_neither_free_nor_shut_out(
     assert strategy.status()["degraded_picks"]["unmatched"] == 400
     for guard in guards:
         guard.release()
-    assert len(on.lane.unmatched) == 0
+    assert on.lane.outstanding() == 0
 
 
 def test_paced_traffic_rotates_over_instances_with_and_without_a_slot(on: Fixture) -> None:
@@ -309,7 +309,7 @@ def test_objects_without_a_readable_id_are_chosen_without_the_table_and_it_is_sa
     assert strategy.status()["degraded_picks"]["error"] == 4
     assert len(caplog.records) == 1
     strategy.dispatch(instances).release()  # type: ignore[type-var]
-    assert len(on.lane.unmatched) == 0
+    assert on.lane.outstanding() == 0
 
 
 @pytest.mark.parametrize("length", [float("nan"), float("inf"), "many", -3, 10**30])

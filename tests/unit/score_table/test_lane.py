@@ -1,4 +1,7 @@
-"""Lanes: exact counts on every path, and the lane's life across forks, losses, growth and restarts."""
+"""Lanes and ledgers: exact counts on every path, and the lane's life across forks, losses, growth and restarts.
+
+Every test runs with the ledger in C and with the one in Python.
+"""
 
 from __future__ import annotations
 
@@ -9,19 +12,23 @@ import signal
 import threading
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from score_table import claim as claim_module
 from score_table.attachment import Attached
-from score_table.charge import Charge
 from score_table.identity import Identity
 from score_table.lane import Lane
 from score_table.layout import LANE_LOCKS, REGISTRY_LOCK, Mark, Natural, State
+from score_table.ledger import Guard
+from score_table.ledger.plain import PlainLedger
 from score_table.location import Location
 from score_table.locks import try_lock
+from score_table.pick import CORES, PickCore
 from score_table.segment import Segment
 from score_table.writer import TableWriter
+from tests import tables
 from tests.tables import PRICES, instance_id, make_table, publish
 from tests.waiting import wait_until
 
@@ -39,10 +46,8 @@ class Clock:
         self.now += int(seconds * 1e9)
 
 
-def opened(lane: Lane, slot: int, tokens: int | None = 100, *, visible: bool = True) -> Charge:
-    charge = lane.charge(instance_id(slot), slot, tokens)
-    lane.open(charge, first_token_visible=visible)
-    return charge
+def opened(lane: Lane, slot: int, tokens: Any = 100, *, visible: bool = True) -> Guard[None]:
+    return tables.opened(lane, instance_id(slot), tokens, visible=visible)
 
 
 def attached(lane: Lane) -> Attached:
@@ -64,10 +69,16 @@ def clock() -> Clock:
     return Clock()
 
 
+@pytest.fixture(params=[name for name in ("native", "numpy") if name in CORES])
+def core(request: pytest.FixtureRequest) -> type[PickCore]:
+    """The ledger in C comes with the native core, the one in Python with the others."""
+    return CORES[request.param]
+
+
 @pytest.fixture
-def lane(table_name: str, clock: Clock) -> Lane:
+def lane(table_name: str, clock: Clock, core: type[PickCore]) -> Lane:
     make_table(table_name, 3).close()
-    lane = Lane(table_name, clock=clock)
+    lane = Lane(table_name, clock=clock, core=core)
     lane.attach()
     return lane
 
@@ -77,15 +88,15 @@ def test_a_charge_costs_its_linear_price_and_each_part_is_taken_back_once(lane: 
     request, prefill, kv = 1024, round(3.072 * 1000), round(0.0512 * 1000)
     assert cells(lane) == [0, request + prefill + kv, 0]
     assert natural(lane, Natural.PROMPT_TOKENS, 1) == 1000
-    lane.first_token(charge)
-    lane.first_token(charge)
+    charge.first_token()
+    charge.first_token()
     assert cells(lane) == [0, request + kv, 0]
     assert natural(lane, Natural.PROMPT_TOKENS, 1) == 0
     assert natural(lane, Natural.KV_TOKENS, 1) == 1000
-    lane.close_charge(charge)
-    lane.close_charge(charge)
-    lane.first_token(charge)
-    lane.fail(charge)
+    charge.release()
+    charge.release()
+    charge.first_token()
+    charge.fail()
     assert cells(lane) == [0, 0, 0]
     for kind, expected in ((Natural.OUTSTANDING, 0), (Natural.KV_TOKENS, 0), (Natural.DISPATCHED, 1)):
         assert natural(lane, kind, 1) == expected
@@ -96,7 +107,7 @@ def test_a_charge_costs_its_linear_price_and_each_part_is_taken_back_once(lane: 
 def test_without_a_visible_first_token_the_prefill_part_goes_after_the_time_of_a_prefill(
     lane: Lane, clock: Clock
 ) -> None:
-    opened(lane, 0, 7500, visible=False)
+    guard = opened(lane, 0, 7500, visible=False)
     full = cells(lane)[0]
     clock.advance(0.99)
     lane.housekeep()
@@ -104,12 +115,14 @@ def test_without_a_visible_first_token_the_prefill_part_goes_after_the_time_of_a
     clock.advance(0.02)
     lane.housekeep()
     assert cells(lane)[0] == full - round(3.072 * 7500)
+    guard.release()
+    assert cells(lane) == [0, 0, 0]
 
 
 def test_a_failed_request_keeps_its_price_for_the_hold_time_and_is_held(lane: Lane, clock: Clock) -> None:
     charge = opened(lane, 2)
     full = cells(lane)[2]
-    lane.fail(charge, suspect=True)
+    charge.fail(ConnectionRefusedError())
     assert natural(lane, Natural.SUSPECTS, 2) == 1
     clock.advance(9.9)
     lane.housekeep()
@@ -121,40 +134,61 @@ def test_a_failed_request_keeps_its_price_for_the_hold_time_and_is_held(lane: La
     assert (natural(lane, Natural.HELD, 2), natural(lane, Natural.OUTSTANDING, 2)) == (0, 0)
 
 
-def test_an_unknown_prompt_counts_the_running_mean_never_zero(lane: Lane) -> None:
-    first = opened(lane, 0, None)
-    assert first.prompt_tokens == 220
+@pytest.mark.parametrize("unknown", [None, "many", float("nan"), float("inf"), object()])
+def test_an_unknown_prompt_counts_the_running_mean_never_zero(lane: Lane, unknown: Any) -> None:
+    first = opened(lane, 0, unknown)
+    assert natural(lane, Natural.KV_TOKENS, 0) == 220
+    first.release()
     for _ in range(400):
-        lane.close_charge(opened(lane, 0, 1000))
-    assert 900 < opened(lane, 0, None).prompt_tokens <= 1000
+        opened(lane, 0, 1000).release()
+    assert 900 < lane.ledger.mean_prompt_tokens <= 1000
+    last = opened(lane, 0, unknown)
+    assert natural(lane, Natural.KV_TOKENS, 0) == int(lane.ledger.mean_prompt_tokens)
+    last.release()
 
 
 def test_absurd_prompt_lengths_are_cut_and_cells_stop_before_they_overflow(lane: Lane) -> None:
     limit = attached(lane).claim.cell_limit
-    charges = [opened(lane, 0, 10**12) for _ in range(200)]
-    assert charges[0].prompt_tokens == 2**18
+    guards = [opened(lane, 0, 10**12)]
+    assert natural(lane, Natural.KV_TOKENS, 0) == 2**18
+    guards += [opened(lane, 0, 10**30) for _ in range(200)]
     assert cells(lane)[0] == limit
     assert attached(lane).claim.block[9] > 0, "saturation is counted"
-    for charge in charges:
-        lane.close_charge(charge)
+    for guard in guards:
+        guard.release()
     assert cells(lane)[0] == 0
-    assert opened(lane, 0, -5).prompt_tokens == 0
+    guard = opened(lane, 0, -5)
+    assert natural(lane, Natural.KV_TOKENS, 0) == 0
+    guard.release()
+    guard = opened(lane, 0, 99.7)
+    assert natural(lane, Natural.KV_TOKENS, 0) == 99
+    guard.release()
 
 
-def test_an_add_that_comes_in_the_middle_of_another_is_not_lost(lane: Lane) -> None:
-    """A signal handler or a finalizer that interrupts a change of its own thread only appends."""
-    charges: list[Charge] = []
+def test_an_add_that_comes_in_the_middle_of_another_is_not_lost(
+    table_name: str, lane: Lane, clock: Clock
+) -> None:
+    """A signal handler or a finalizer that interrupts a change of its own thread only appends, where the ledger
+    is in Python; in C there is no middle."""
+    lane = Lane(table_name, clock=clock, core=CORES["plain"])
+    lane.attach()
+    ledger = lane.ledger
+    assert isinstance(ledger, PlainLedger)
+    guards: list[Guard[None]] = []
 
     def in_the_middle() -> None:
-        charges.append(opened(lane, 0))
-        lane.close_charge_later(opened(lane, 1))
+        guards.append(opened(lane, 0))
+        del guards[1:]
+        dropped = opened(lane, 1)
+        del dropped
         assert cells(lane) == [0, 0, 0]
 
-    lane._do(in_the_middle)
+    ledger._do(in_the_middle)
     assert natural(lane, Natural.OUTSTANDING, 0) == 1
     assert natural(lane, Natural.OUTSTANDING, 1) == 0
-    lane.close_charge(charges[0])
+    guards[0].release()
     assert cells(lane) == [0, 0, 0]
+    lane.close()
 
 
 def test_a_pick_is_counted_when_it_returns_also_while_housekeeping_and_other_threads_run(lane: Lane) -> None:
@@ -172,7 +206,7 @@ def test_a_pick_is_counted_when_it_returns_also_while_housekeeping_and_other_thr
             charge = opened(lane, slot)
             if natural(lane, Natural.DISPATCHED, slot) <= before:
                 missed.append(slot)
-            lane.close_charge(charge)
+            charge.release()
 
     workers = [threading.Thread(target=work, args=(slot,)) for slot in range(3)]
     keeper = threading.Thread(target=keep_house)
@@ -186,32 +220,35 @@ def test_a_pick_is_counted_when_it_returns_also_while_housekeeping_and_other_thr
     assert cells(lane) == [0, 0, 0]
 
 
-def test_a_pick_from_a_newer_slot_map_is_counted_in_the_slot_it_was_picked_from(
-    table_name: str, clock: Clock
+def test_a_newer_slot_map_moves_new_requests_and_leaves_open_ones_where_they_count(
+    table_name: str, clock: Clock, core: type[PickCore]
 ) -> None:
     writer = make_table(table_name, 1)
-    lane = Lane(table_name, clock=clock)
+    lane = Lane(table_name, clock=clock, core=core)
     lane.attach()
+    old = opened(lane, 0)
     writer.release_slot(0)
     writer.assign(2, Identity(instance_id(0), "http://127.0.0.1:9000", 2, PRICES))
     publish(writer, marks=[Mark.UNUSED, Mark.UNUSED, Mark.NONE])
-    charge = lane.charge(instance_id(0), 2, 100)  # by a map that nobody has stored in the lane
-    lane.open(charge, first_token_visible=True)
+    lane.current()
+    new = opened(lane, 0)
+    assert writer.naturals().outstanding[:3].tolist() == [1, 0, 1]
+    old.release()
     assert writer.naturals().outstanding[:3].tolist() == [0, 0, 1]
-    lane.close_charge(charge)
+    new.release()
     assert writer.naturals().outstanding[:3].tolist() == [0, 0, 0]
     lane.close()
     writer.close()
 
 
 def test_a_signal_handler_that_dispatches_loses_nothing(lane: Lane) -> None:
-    got: list[Charge] = []
+    got: list[Guard[None]] = []
     before = signal.signal(signal.SIGALRM, lambda *_: got.append(opened(lane, 1)))
     signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
     try:
         mine = 0
         while len(got) < 50:
-            lane.close_charge(opened(lane, 1))
+            opened(lane, 1).release()
             mine += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
@@ -220,17 +257,18 @@ def test_a_signal_handler_that_dispatches_loses_nothing(lane: Lane) -> None:
     assert natural(lane, Natural.OUTSTANDING, 1) == len(got)
     assert natural(lane, Natural.DISPATCHED, 1) == len(got) + mine
     for charge in got:
-        lane.close_charge(charge)
+        charge.release()
     assert cells(lane) == [0, 0, 0]
 
 
 def test_threads_of_one_process_lose_no_count(lane: Lane) -> None:
     rounds = 2000
+    kept: list[Guard[None]] = []
 
     def work() -> None:
         for _ in range(rounds):
-            lane.close_charge(opened(lane, 0))
-            opened(lane, 1)
+            opened(lane, 0).release()
+            kept.append(opened(lane, 1))
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
@@ -243,17 +281,28 @@ def test_threads_of_one_process_lose_no_count(lane: Lane) -> None:
     assert natural(lane, Natural.DISPATCHED, 0) == 4 * rounds
 
 
-def test_housekeeping_may_collect_garbage_that_ends_requests(lane: Lane) -> None:
-    class Guard:
+def test_guards_in_reference_cycles_end_with_the_garbage(lane: Lane) -> None:
+    class Host:
         def __init__(self) -> None:
-            self.charge = opened(lane, 0)
+            self.guard = opened(lane, 0)
             self.cycle = self
 
-        def __del__(self) -> None:
-            lane.close_charge_later(self.charge)
+    for _ in range(20):
+        Host()
+    gc.collect()
+    lane.housekeep()
+    assert cells(lane) == [0, 0, 0]
+
+
+def test_an_instance_that_holds_its_own_guards_leaks_none(lane: Lane) -> None:
+    class Instance:
+        guards: list[Guard[Any]]
 
     for _ in range(20):
-        Guard()
+        instance = Instance()
+        seat = lane.seat(instance_id(0), None, None)
+        instance.guards = [lane.ledger.dispatch(instance, seat, 1, True) for _ in range(3)]
+    del instance
     gc.collect()
     lane.housekeep()
     assert cells(lane) == [0, 0, 0]
@@ -270,11 +319,11 @@ def test_a_forked_child_does_not_touch_the_parent_s_lane_and_claims_its_own(
         status = 1
         try:
             lane.after_fork()
-            lane.close_charge(charge)
+            charge.release()
             lane.attach()
             mine = opened(lane, 0)
             report = f"{attached(lane).claim.lane} {natural(lane, Natural.OUTSTANDING, 0)}"
-            lane.close_charge(mine)
+            mine.release()
             os.write(write_end, report.encode())
             status = 0
         finally:
@@ -287,7 +336,7 @@ def test_a_forked_child_does_not_touch_the_parent_s_lane_and_claims_its_own(
     assert attached(lane).claim.holds_lock()
     writer = TableWriter.open(table_name, slots=64, lanes=8)
     assert [found.lane for found in writer.reclaim()] == [1], "only the child's lane is dead"
-    lane.close_charge(charge)
+    charge.release()
     assert cells(lane) == [0, 0, 0]
     writer.close()
     os.close(read_end)
@@ -302,20 +351,20 @@ def test_a_closed_descriptor_is_noticed_and_every_open_request_moves(table_name:
     writer = TableWriter.open(table_name, slots=64, lanes=8)
     lost = writer.reclaim()
     assert [found.outstanding for found in lost] == [3]
-    lane.close_charge(charges.pop())  # lands nowhere: that lane is not ours any more
+    charges.pop().release()  # lands nowhere: that lane is not ours any more
     lane.housekeep()
     assert attached(lane).claim.holds_lock()
     assert cells(lane) == [before[0], 0, 0]
     assert writer.naturals().outstanding[:3].tolist() == [2, 0, 0]
     for charge in charges:
-        lane.close_charge(charge)
+        charge.release()
     assert cells(lane) == [0, 0, 0]
     writer.close()
 
 
 def test_open_requests_follow_a_replaced_table_by_instance_id(table_name: str, lane: Lane) -> None:
     charges = [opened(lane, slot) for slot in (0, 2, 2)]
-    lane.first_token(charges[1])
+    charges[1].first_token()
     writer = TableWriter.open(table_name, slots=128, lanes=8)
     for slot, old in enumerate([2, 1, 0]):
         writer.assign(slot, Identity(instance_id(old), f"http://127.0.0.1:{9000 + old}", 1, PRICES))
@@ -327,28 +376,28 @@ def test_open_requests_follow_a_replaced_table_by_instance_id(table_name: str, l
     assert writer.naturals().prompt_tokens[:3].tolist() == [100, 0, 100]
     assert old_claim.cells[:3].tolist() == [0, 0, 0]
     for charge in charges:
-        lane.close_charge(charge)
+        charge.release()
     assert cells(lane) == [0, 0, 0]
     writer.close()
 
 
 def test_requests_opened_before_there_is_a_table_are_counted_once_it_is_there(
-    table_name: str, clock: Clock
+    table_name: str, clock: Clock, core: type[PickCore]
 ) -> None:
-    lane = Lane(table_name, clock=clock)
+    lane = Lane(table_name, clock=clock, core=core)
     lane.attach()
     assert lane.current() is None
     assert "there is no table" in str(lane.problem)
-    charge = lane.charge(instance_id(1), None, 50)
-    lane.open(charge, first_token_visible=True)
-    assert lane.unmatched.units(instance_id(1)) == 1024 + 154 + 3
+    seat = lane.seat(instance_id(1), None, None)
+    charge = lane.ledger.dispatch(None, seat, 50, True)
+    assert seat.units == 1024 + 154 + 3, "at nominal prices"
     writer = make_table(table_name, 2)
     clock.advance(1.1)
     lane.housekeep()
     assert lane.problem is None
     assert writer.naturals().outstanding[:2].tolist() == [0, 1]
-    assert len(lane.unmatched) == 0
-    lane.close_charge(charge)
+    assert seat.units == 0
+    charge.release()
     naturals = writer.naturals()
     assert naturals.outstanding[:2].tolist() == [0, 0]
     assert (naturals.dispatched[1], naturals.ended[1]) == (1, 1)
@@ -356,32 +405,33 @@ def test_requests_opened_before_there_is_a_table_are_counted_once_it_is_there(
     writer.close()
 
 
-def test_an_instance_that_joins_later_gets_the_requests_it_already_has(table_name: str, clock: Clock) -> None:
+def test_an_instance_that_joins_later_gets_the_requests_it_already_has(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
     writer = make_table(table_name, 1)
-    lane = Lane(table_name, clock=clock)
+    lane = Lane(table_name, clock=clock, core=core)
     lane.attach()
-    charge = lane.charge("late", None, 50)
-    lane.open(charge, first_token_visible=True)
+    charge = lane.ledger.dispatch(None, lane.seat("late", None, None), 50, True)
     writer.assign(1, Identity("late", "http://late:1", 1, PRICES))
     publish(writer)
     lane.housekeep()
     assert writer.naturals().outstanding[:2].tolist() == [0, 1]
-    lane.close_charge(charge)
+    charge.release()
     assert writer.naturals().outstanding[:2].tolist() == [0, 0]
     lane.close()
     writer.close()
 
 
 def test_without_a_free_lane_a_process_counts_locally_asks_for_lanes_and_retries(
-    table_name: str, clock: Clock
+    table_name: str, clock: Clock, core: type[PickCore]
 ) -> None:
     writer = make_table(table_name, 2, lanes=1)
-    first, second = Lane(table_name, clock=clock), Lane(table_name, clock=clock)
+    first, second = Lane(table_name, clock=clock, core=core), Lane(table_name, clock=clock, core=core)
     first.attach()
     second.attach()
     assert attached(second).claim.private
     assert writer.lanes_wanted == 2
-    third = Lane(table_name, clock=clock)
+    third = Lane(table_name, clock=clock, core=core)
     third.attach()
     third.housekeep()
     assert writer.lanes_wanted == 3, "one more for each process without a lane, asked once"
@@ -394,24 +444,25 @@ def test_without_a_free_lane_a_process_counts_locally_asks_for_lanes_and_retries
     second.housekeep()
     assert not attached(second).claim.private
     assert writer.naturals().outstanding[:2].tolist() == [0, 1]
-    second.close_charge(charge)
+    charge.release()
     assert cells(second, 2) == [0, 0]
     second.close()
     writer.close()
 
 
 def test_a_lane_given_back_is_clean_and_free(table_name: str, lane: Lane) -> None:
-    opened(lane, 0)
+    guard = opened(lane, 0)
     lane.close()
+    guard.release()
     writer = TableWriter.open(table_name, slots=64, lanes=8)
     assert not Segment.open(Location.parse(table_name), writable=False).lane_block(0)[0]
     assert writer.naturals().outstanding[:3].tolist() == [0, 0, 0]
     writer.close()
 
 
-def test_the_mode_follows_the_heartbeat(table_name: str, clock: Clock) -> None:
+def test_the_mode_follows_the_heartbeat(table_name: str, clock: Clock, core: type[PickCore]) -> None:
     writer = make_table(table_name, 1)
-    lane = Lane(table_name, clock=clock)
+    lane = Lane(table_name, clock=clock, core=core)
     lane.attach()
     now = attached(lane)
     publish(writer, now_ns=clock.now)
@@ -431,15 +482,14 @@ def test_the_mode_follows_the_heartbeat(table_name: str, clock: Clock) -> None:
 
 
 def test_a_killed_worker_s_lane_is_emptied_and_others_are_untouched(table_name: str, lane: Lane) -> None:
-    opened(lane, 0)
+    mine = opened(lane, 0)
     child = os.fork()
     if child == 0:
         lane.after_fork()
         lane.attach()
-        for _ in range(50):
-            opened(lane, 1)
+        kept = [opened(lane, 1) for _ in range(50)]
         os.kill(os.getpid(), signal.SIGSTOP)
-        os._exit(0)
+        os._exit(len(kept))
     writer = TableWriter.open(table_name, slots=64, lanes=8)
     wait_until(lambda: writer.naturals().outstanding[1] == 50, what="the child's 50 requests")
     assert writer.reclaim() == []
@@ -448,21 +498,25 @@ def test_a_killed_worker_s_lane_is_emptied_and_others_are_untouched(table_name: 
     wait_until(lambda: writer.reclaim(), what="the dead lane", timeout=1.0)
     assert writer.naturals().outstanding[:3].tolist() == [1, 0, 0]
     assert attached(lane).claim.is_mine()
+    mine.release()
     writer.close()
 
 
-def test_a_claimer_killed_halfway_leaves_nothing_behind(table_name: str, clock: Clock) -> None:
+def test_a_claimer_killed_halfway_leaves_nothing_behind(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
     """Its token stands before it zeroes what a former owner left; so the monitor finds a dead owner."""
     writer = make_table(table_name, 2)
     child = os.fork()
     if child == 0:
-        lane = Lane(table_name, clock=clock)
+        lane = Lane(table_name, clock=clock, core=core)
         lane.attach()
-        opened(lane, 1)
+        kept = opened(lane, 1)
         claim_module._zero = lambda claim: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[assignment]
         attached(lane).claim.abandon()
-        Lane(table_name, clock=clock).attach()  # claims the same lane again, and dies in the middle
-        os._exit(0)
+        other = Lane(table_name, clock=clock, core=core)
+        other.attach()  # claims the same lane again, and dies in the middle
+        os._exit(bool(kept))
     os.waitpid(child, 0)
     assert writer.naturals().outstanding[1] == 1
     assert [found.outstanding for found in writer.reclaim()] == [1]
@@ -470,12 +524,14 @@ def test_a_claimer_killed_halfway_leaves_nothing_behind(table_name: str, clock: 
     writer.close()
 
 
-def test_a_busy_registry_is_tried_again_and_costs_no_lane(table_name: str, clock: Clock) -> None:
+def test_a_busy_registry_is_tried_again_and_costs_no_lane(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
     make_table(table_name, 1).close()
     place = Location.parse(table_name)
     fd = place.open(writable=True)
     assert try_lock(fd, REGISTRY_LOCK)
-    lane = Lane(table_name, clock=clock)
+    lane = Lane(table_name, clock=clock, core=core)
     lane.attach()
     assert attached(lane).claim.private
     os.close(fd)
@@ -500,21 +556,19 @@ def test_an_exception_out_of_a_signal_handler_leaks_nothing(lane: Lane, clock: C
     struck = 0
     try:
         while struck < 100:
-            charges: list[Charge] = []
+            guards: list[Guard[None]] = []
             try:
                 signal.setitimer(signal.ITIMER_REAL, 0.0005)
                 # Bounded: an exception that strikes inside of a finalizer is swallowed by the interpreter.
                 for _ in range(2000):
-                    charge = lane.charge(instance_id(0), 0, 100)
-                    charges.append(charge)
-                    lane.open(charge)
-                    lane.close_charge(charge)
+                    guards.append(opened(lane, 0))
+                    guards[-1].release()
             except TimeoutByAlarm:
                 struck += 1
             finally:
                 signal.setitimer(signal.ITIMER_REAL, 0)
-                for charge in charges:
-                    lane.close_charge(charge)
+                for guard in guards:
+                    guard.release()
     finally:
         signal.signal(signal.SIGALRM, before)
         gc.enable()
@@ -528,7 +582,7 @@ def test_an_exception_out_of_a_signal_handler_leaks_nothing(lane: Lane, clock: C
 
 def test_the_audit_puts_rows_right_that_do_not_say_what_is_open(lane: Lane, clock: Clock) -> None:
     first, second = opened(lane, 0, 1000), opened(lane, 1, 500)
-    lane.first_token(second)
+    second.first_token()
     right = cells(lane)
     rows = attached(lane).claim
     rows.cells[0] += 7000
@@ -542,13 +596,13 @@ def test_the_audit_puts_rows_right_that_do_not_say_what_is_open(lane: Lane, cloc
     clock.advance(1.1)
     lane.housekeep()
     assert attached(lane).claim.block[8] == 1, "once"
-    lane.close_charge(first)
-    lane.close_charge(second)
+    first.release()
+    second.release()
     assert cells(lane) == [0, 0, 0]
 
 
 def test_a_child_forked_while_another_thread_claims_does_not_keep_the_lock(
-    table_name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+    table_name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch, core: type[PickCore]
 ) -> None:
     writer = make_table(table_name, 2)
     claiming, go_on = threading.Event(), threading.Event()
@@ -560,7 +614,7 @@ def test_a_child_forked_while_another_thread_claims_does_not_keep_the_lock(
         zero(claim)
 
     monkeypatch.setattr(claim_module, "_zero", slowly)
-    lane = Lane(table_name, clock=clock)
+    lane = Lane(table_name, clock=clock, core=core)
     thread = threading.Thread(target=lane.attach)
     thread.start()
     claiming.wait(10)
@@ -574,13 +628,14 @@ def test_a_child_forked_while_another_thread_claims_does_not_keep_the_lock(
     try:
         go_on.set()
         thread.join()
-        opened(lane, 1)
+        kept = opened(lane, 1)
         assert writer.naturals().outstanding[1] == 1
         # As when the parent is killed: its own descriptor goes, and the child's copy must not keep the lock.
         assert str(attached(lane).claim._lock_fd) in _lane_locks_of(os.getpid())
         wait_until(lambda: not _lane_locks_of(child), what="the child to close its copies")
         os.close(attached(lane).claim._lock_fd)
         assert [found.outstanding for found in writer.reclaim()] == [1]
+        kept.release()
     finally:
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -601,16 +656,15 @@ def _lane_locks_of(pid: int) -> list[str]:
 
 
 def test_requests_opened_before_the_table_under_another_id_are_found_by_their_address(
-    table_name: str, clock: Clock
+    table_name: str, clock: Clock, core: type[PickCore]
 ) -> None:
-    lane = Lane(table_name, clock=clock)
-    charge = lane.charge("another id", None, 50, ("127.0.0.1", 9001))
-    lane.open(charge, first_token_visible=True)
+    lane = Lane(table_name, clock=clock, core=core)
+    charge = lane.ledger.dispatch(None, lane.seat("another id", "127.0.0.1", 9001), 50, True)
     writer = make_table(table_name, 2)
     clock.advance(1.1)
     lane.housekeep()
     assert writer.naturals().outstanding[:2].tolist() == [0, 1]
-    lane.close_charge(charge)
+    charge.release()
     assert writer.naturals().outstanding[:2].tolist() == [0, 0]
     lane.close()
     writer.close()

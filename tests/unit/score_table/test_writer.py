@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from score_table.charge import Charge
 from score_table.errors import MonitorRunning, TableCreateFailed, TableIncompatible
 from score_table.identity import Identity, Prices
 from score_table.lane import Lane
@@ -19,7 +18,7 @@ from score_table.records import SAMPLE_FIELDS, SCORE_PARTS, Detail, read_detail,
 from score_table.removal import remove_table
 from score_table.segment import Segment
 from score_table.writer import TableWriter
-from tests.tables import PRICES, instance_id, make_table, publish
+from tests.tables import PRICES, instance_id, make_table, opened, publish
 
 
 def test_a_second_monitor_is_refused_with_the_pid_of_the_first(table_name: str) -> None:
@@ -131,10 +130,9 @@ def test_totals_outlive_the_lanes_they_were_counted_in(table_name: str) -> None:
     for round_number in (1, 2, 3):
         lane = Lane(table_name)
         lane.attach()
-        charge = lane.charge(instance_id(1), 1, 10)
-        lane.open(charge)
+        guard = opened(lane, instance_id(1), 10, visible=False)
         assert writer.naturals().dispatched[1] == round_number
-        lane.close_charge(charge)
+        guard.release()
         writer.naturals()
         lane.close()
         naturals = writer.naturals()
@@ -147,11 +145,10 @@ def test_a_slot_is_reusable_only_when_no_lane_counts_there(table_name: str) -> N
     writer = make_table(table_name, 2)
     lane = Lane(table_name)
     lane.attach()
-    charge = lane.charge(instance_id(1), 1, 10)
-    lane.open(charge)
+    guard = opened(lane, instance_id(1), 10, visible=False)
     assert writer.slot_reusable(0)
     assert not writer.slot_reusable(1)
-    lane.close_charge(charge)
+    guard.release()
     assert writer.slot_reusable(1)
     lane.close()
     writer.close()
@@ -161,9 +158,10 @@ def test_a_living_worker_s_lane_is_never_reclaimed(table_name: str) -> None:
     writer = make_table(table_name, 1)
     lane = Lane(table_name)
     lane.attach()
-    lane.open(lane.charge(instance_id(0), 0, 10))
+    guard = opened(lane, instance_id(0), 10, visible=False)
     assert writer.reclaim() == []
     assert writer.naturals().outstanding[0] == 1
+    guard.release()
     lane.close()
     writer.close()
 
@@ -264,7 +262,7 @@ def test_a_lane_given_back_while_the_lanes_are_read_is_not_counted_twice(
     lane = Lane(table_name)
     lane.attach()
     for _ in range(10):
-        lane.close_charge(_opened(lane))
+        opened(lane, instance_id(0), 10).release()
     assert writer.naturals().dispatched[0] == 10
 
     class GivesBack:
@@ -288,16 +286,10 @@ def test_a_lane_given_back_while_the_lanes_are_read_is_not_counted_twice(
     assert writer.naturals().dispatched[0] == 10
     newcomer = Lane(table_name)
     newcomer.attach()
-    newcomer.close_charge(_opened(newcomer))
+    opened(newcomer, instance_id(0), 10).release()
     assert writer.naturals().dispatched[0] == 11
     newcomer.close()
     writer.close()
-
-
-def _opened(lane: Lane) -> Charge:
-    charge = lane.charge(instance_id(0), 0, 10)
-    lane.open(charge)
-    return charge
 
 
 def test_slots_that_begin_with_a_tick_make_every_older_slot_map_void(table_name: str) -> None:
@@ -336,7 +328,8 @@ def test_the_units_in_the_cells_are_told_beside_the_natural_units(table_name: st
     writer = make_table(table_name, 2)
     lane = Lane(table_name)
     lane.attach()
-    lane.open(lane.charge(instance_id(1), 1, 1000), first_token_visible=True)
+    guard = opened(lane, instance_id(1), 1000)
     assert writer.naturals().cells[:2].tolist() == [0, 1024 + 3072 + 51]
+    guard.release()
     lane.close()
     writer.close()

@@ -4,41 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from score_table.charge import Charge, Phase
 from score_table.claim import Claim
 from score_table.identity import Prices
-from score_table.layout import NATURAL_LEVELS, UNITS, Natural
-
-#: Prices of a request at an instance that is not in the table: those of ``token_aware`` with its defaults.
-NOMINAL = Prices(float(UNITS), 3 * UNITS / 1000, 20 * UNITS / 400_000)
+from score_table.layout import NATURAL_LEVELS, Natural
+from score_table.ledger.charge import Charge, Phase
 
 
-def price(charge: Charge, prices: Prices) -> int:
-    """Units that ``charge`` costs in its phase."""
-    prefill = round(prices.prompt_token * charge.prompt_tokens) if charge.phase == Phase.PREFILL else 0
-    return round(prices.request) + prefill + round(prices.kv_token * charge.prompt_tokens)
+def price(charge: Charge, prices: Prices, room: int = 2**31 - 1) -> None:
+    """Set what ``charge`` adds in its phase: its parts, cut off where together they exceed ``room`` units."""
+    tokens = charge.prompt_tokens
+    charge.added_request = min(room, round(prices.request))
+    room -= charge.added_request
+    charge.added_prefill = (
+        min(room, round(prices.prompt_token * tokens)) if charge.phase == Phase.PREFILL else 0
+    )
+    room -= charge.added_prefill
+    charge.added_kv = min(room, round(prices.kv_token * tokens))
 
 
-def add(rows: Claim, charge: Charge, slot: int, prices: Prices) -> None:
+def add(rows: Claim, charge: Charge, slot: int) -> None:
     """Count ``charge`` at ``slot``, all of what its phase asks for; remembers what was really added.
 
     Cells first, natural units second. The total of dispatches counts a charge once, however often it moves.
     """
-    tokens, in_prefill = charge.prompt_tokens, charge.phase == Phase.PREFILL
-    room = rows.cell_limit - rows.cells[slot]
-    charge.added_request = min(room, round(prices.request))
-    room -= charge.added_request
-    charge.added_prefill = min(room, round(prices.prompt_token * tokens)) if in_prefill else 0
-    room -= charge.added_prefill
-    charge.added_kv = min(room, round(prices.kv_token * tokens))
-    if room == charge.added_kv:
+    room = max(0, rows.cell_limit - rows.cells[slot])
+    price(charge, charge.seat.prices, room)
+    if charge.added >= room:
         rows.bump("saturations")
-    rows.cells[slot] += charge.added_request + charge.added_prefill + charge.added_kv
+    rows.cells[slot] += charge.added
     naturals = rows.naturals
     naturals[Natural.OUTSTANDING][slot] += 1
-    naturals[Natural.KV_TOKENS][slot] += tokens
-    if in_prefill:
-        naturals[Natural.PROMPT_TOKENS][slot] += tokens
+    naturals[Natural.KV_TOKENS][slot] += charge.prompt_tokens
+    if charge.phase == Phase.PREFILL:
+        naturals[Natural.PROMPT_TOKENS][slot] += charge.prompt_tokens
     if charge.held:
         naturals[Natural.HELD][slot] += 1
     if not charge.dispatched:
@@ -50,7 +48,6 @@ def end_prefill(rows: Claim, charge: Charge, slot: int) -> None:
     """Take back the prefill part."""
     _take_units(rows, slot, charge.added_prefill)
     _lower(rows, Natural.PROMPT_TOKENS, slot, charge.prompt_tokens)
-    charge.added_prefill = 0
 
 
 def hold(rows: Claim, slot: int, *, suspect: bool) -> None:
@@ -62,7 +59,7 @@ def hold(rows: Claim, slot: int, *, suspect: bool) -> None:
 
 def take_back(rows: Claim, charge: Charge, slot: int) -> None:
     """Undo exactly what ``charge`` still has at ``slot``."""
-    _take_units(rows, slot, charge.added_request + charge.added_prefill + charge.added_kv)
+    _take_units(rows, slot, charge.added)
     _lower(rows, Natural.OUTSTANDING, slot, 1)
     _lower(rows, Natural.KV_TOKENS, slot, charge.prompt_tokens)
     if charge.phase == Phase.PREFILL:
@@ -89,7 +86,7 @@ def repair(rows: Claim, charges: Iterable[Charge]) -> bool:
         slot = charge.slot
         in_prefill = charge.phase == Phase.PREFILL
         charge.added_prefill = charge.added_prefill if in_prefill else 0
-        cells[slot] += charge.added_request + charge.added_prefill + charge.added_kv
+        cells[slot] += charge.added
         levels[Natural.OUTSTANDING][slot] += 1
         levels[Natural.KV_TOKENS][slot] += charge.prompt_tokens
         levels[Natural.PROMPT_TOKENS][slot] += charge.prompt_tokens if in_prefill else 0

@@ -1,0 +1,94 @@
+"""What one request counts, and where; the instance it counts at. For the ledger in Python."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from score_table.identity import Prices
+
+
+class Phase(IntEnum):
+    """How far a charge has come; it only goes forward."""
+
+    NEW = 0  #: not counted yet
+    PREFILL = 1  #: counted with its prefill part
+    DECODE = 2  #: counted without it
+    CLOSED = 3  #: taken back, or void
+
+
+class PlainSeat:
+    """See :class:`score_table.ledger.rules.Seat`."""
+
+    __slots__ = (
+        "__weakref__",
+        "hold_ns",
+        "host",
+        "key",
+        "port",
+        "prices",
+        "selected",
+        "slot",
+        "units",
+        "version",
+    )
+
+    def __init__(self, key: str, host: str | None, port: int | None, hold_ns: int) -> None:
+        self.key = key
+        self.host = host
+        self.port = port
+        self.hold_ns = hold_ns
+        self.version = 0
+        self.slot: int | None = None
+        self.prices = Prices(0.0, 0.0, 0.0)
+        self.units = 0
+        self.selected = False
+
+    def settle(
+        self, version: int, slot: int | None, request: float, prompt_token: float, kv_token: float
+    ) -> None:
+        """See :meth:`score_table.ledger.rules.Seat.settle`."""
+        self.slot = slot
+        self.prices = Prices(request, prompt_token, kv_token)
+        self.version = version
+
+
+class Charge:
+    """One request's count, at the instance of ``seat``.
+
+    ``slot`` is ``None`` where it has none, ``home`` the claim whose rows hold the count (``None``: no rows do).
+    What was really added stands in the ``added_*`` fields, so that exactly that is taken back.
+    """
+
+    __slots__ = (
+        "added_kv",
+        "added_prefill",
+        "added_request",
+        "dispatched",
+        "held",
+        "home",
+        "phase",
+        "prefill_ends",
+        "prompt_tokens",
+        "seat",
+        "slot",
+    )
+
+    def __init__(self, seat: PlainSeat, prompt_tokens: int, prefill_ends: int) -> None:
+        self.seat = seat
+        self.prompt_tokens = prompt_tokens
+        self.prefill_ends = (
+            prefill_ends  #: monotonic ns at which the prefill part goes, 0 = when the first token comes
+        )
+        self.phase = Phase.NEW
+        self.held = False
+        self.dispatched = False  #: counted in the running total of dispatches, which happens once
+        self.slot: int | None = None
+        self.home: object | None = None
+        self.added_request = 0
+        self.added_prefill = 0
+        self.added_kv = 0
+
+    @property
+    def added(self) -> int:
+        """Units it has added in all."""
+        return self.added_request + self.added_prefill + self.added_kv

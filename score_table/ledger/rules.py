@@ -1,0 +1,170 @@
+"""What a process has open and how it counts: one contract, one ledger in C and one in Python that agree.
+
+A *seat* is an instance as this process counts at it. A *charge* is what one open request counts: linear
+prices, each part taken back once. It belongs to a *guard*, or, where nobody will end it (a pick by ``select``, a
+failed request in its hold time), ends by time. A charge counts in the rows of the process's claim at the slot
+of its seat; at nominal prices on the seat itself while that has no slot; and nowhere while the lane is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Protocol, TypeVar
+
+from score_table.claim import Claim
+from score_table.identity import Directory, Prices
+from score_table.layout import PROMPT_TOKENS_LIMIT, UNITS
+from score_table.pick import PickCore
+
+#: Prompt tokens an engine is taken to prefill per second where nobody sees the first token.
+PREFILL_RATE = 7500
+#: Prompt tokens of a request that does not tell, before any has told.
+FIRST_PROMPT_TOKENS = 220.0
+#: Weight of the newest in the running mean of prompt lengths.
+MEAN_WEIGHT = 1 / 64
+#: Charges that nobody holds end by time; beyond this many the oldest ends early.
+UNGUARDED_LIMIT = 65536
+#: Prices of a request at an instance that is not in the table: those of ``token_aware`` with its defaults.
+NOMINAL = Prices(float(UNITS), 3 * UNITS / 1000, 20 * UNITS / 400_000)
+
+Picked = TypeVar("Picked")
+Picked_co = TypeVar("Picked_co", covariant=True)
+
+
+class Seat(Protocol):
+    """An instance as this process counts at it, found again in every table by id, else by host and port."""
+
+    @property
+    def key(self) -> str:
+        """Its id, as the proxy knows it."""
+
+    @property
+    def host(self) -> str | None: ...
+
+    @property
+    def port(self) -> int | None: ...
+
+    @property
+    def version(self) -> int:
+        """That of the ledger for which the slot holds; with another one the seat has to be settled."""
+
+    @property
+    def slot(self) -> int | None:
+        """Its slot; ``None`` where the table has none for it."""
+
+    @property
+    def units(self) -> int:
+        """Outstanding here while it has no slot, at nominal prices; 1024 are one request."""
+
+    hold_ns: int  #: how long a pick that nobody ends keeps its price
+    selected: bool  #: held a pick since somebody last cleared this
+
+    def settle(
+        self, version: int, slot: int | None, request: float, prompt_token: float, kv_token: float
+    ) -> None:
+        """Set slot and prices, for the ledger's ``version``. Only for a seat that nobody counts at yet."""
+
+
+#: A seat with its slot and its three prices.
+Settled = tuple[Seat, "int | None", float, float, float]
+
+
+class Guard(Protocol[Picked_co]):
+    """One counted request. Use it with ``with`` or ``async with``, or call :meth:`release`.
+
+    Leaving the block normally, by a cancellation or by an exception that is not the instance's fault releases
+    it; by a transport error, a time-out or a 5xx it counts as :meth:`fail`. A guard that is dropped releases
+    itself. Every call after the first release or failure does nothing. In a forked child it is void.
+    """
+
+    @property
+    def instance(self) -> Picked_co:
+        """The instance that was picked."""
+
+    def first_token(self) -> None:
+        """The first token came back: the prefill part of the price is taken back. Later calls do nothing."""
+
+    def fail(self, error: BaseException | None = None) -> None:
+        """The instance failed the request: its price is kept for the hold time (10 s), then taken back.
+
+        Where ``error`` is a refused connection the monitor is asked to look at the instance at once.
+        """
+
+    def release(self) -> None:
+        """The request is over."""
+
+    def __enter__(self) -> Guard[Picked_co]: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    async def __aenter__(self) -> Guard[Picked_co]: ...
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+
+class Ledger(Protocol):
+    """All open charges of this process. Thread-safe, never blocks on I/O; each call is one whole step.
+
+    ``clock`` gives CLOCK_MONOTONIC ns, ``None`` is the real one. ``hold_ns``: for failed requests, and for picks
+    at seats that say nothing else.
+    """
+
+    def __init__(self, clock: Callable[[], int] | None, hold_ns: int) -> None: ...
+
+    @property
+    def version(self) -> int:
+        """Changes with each :meth:`attach` and :meth:`settle`; seats of another one count as without a slot."""
+
+    @property
+    def mean_prompt_tokens(self) -> float:
+        """Running mean of the prompt lengths that were told."""
+
+    def seat(self, key: str, host: str | None, port: int | None) -> Seat:
+        """A new seat, not settled."""
+
+    def attach(self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled]) -> int:
+        """Count in the rows of ``claim`` from now on, by the slots in ``settled``, and count every open charge
+        anew there. The former rows are left as they are.
+
+        Returns the new version; 0, and nothing is done, where a signal handler asks in the middle of a step."""
+
+    def settle(self, directory: Directory, settled: list[Settled]) -> int:
+        """A newer slot map of the same table: charges without a slot move to one. Returns as :meth:`attach`."""
+
+    def void(self, *, forked: bool) -> None:
+        """Nothing open counts any more, and there are no rows. ``forked``: in a child, where locks are void too."""
+
+    def dispatch(
+        self, instance: Picked, seat: Seat, prompt_tokens: Any, first_token_visible: bool
+    ) -> Guard[Picked]:
+        """Count one request at ``seat``.
+
+        ``prompt_tokens`` ``None``, or what is no finite number, means the running mean; out of range is cut to
+        0..2^18. Without ``first_token_visible`` the prefill part goes after the time a prefill of that length
+        takes.
+        """
+
+    def hold(self, seat: Seat) -> None:
+        """Count one request that nobody will end; it ends after ``seat.hold_ns``."""
+
+    def housekeep(self, now_ns: int) -> None:
+        """End what ends by time."""
+
+    def audit(self) -> bool:
+        """Make the rows say what is open; whether they did not."""
+
+    def outstanding(self) -> int:
+        """Open charges, those that end by time included."""
+
+
+def tokens_of(prompt_tokens: Any) -> int | None:
+    """A prompt length within 0..2^18; ``None`` for what is no finite number."""
+    try:
+        return min(max(0, int(prompt_tokens)), PROMPT_TOKENS_LIMIT)
+    except Exception:
+        return None

@@ -1,0 +1,616 @@
+/* The whole way of a request in one call: objects to slots, the pick, the count.
+ *
+ * A Picker answers only where everything is as it should be: a live table with an up-to-date slot map, a lane,
+ * and a slot for every object of a list or tuple. Anything else it leaves, with None, to its caller in Python.
+ */
+#include "types.h"
+
+#include <string.h>
+#include <structmember.h>
+
+/* Objects known at most; beyond it all are forgotten and looked up anew. */
+#define ROSTER_LIMIT 16384
+#define LISTS_KEPT 4
+#define FINGERPRINTS 8
+
+typedef struct {
+    PyObject *object; /* NULL: free */
+    Seat *seat;
+} entry;
+
+/* A list or tuple seen before, by content. Its seats are borrowed from the roster. */
+typedef struct {
+    Py_ssize_t length; /* 0: free */
+    PyObject **items;
+    Seat **seats;
+    uint64_t version;  /* of the ledger that the fields below are for */
+    int usable;        /* every object has a slot */
+    int every;         /* together they are all instances of the table */
+    uint32_t count;    /* different slots */
+    int32_t *slots;    /* in rising order */
+    int32_t *position; /* first index in the list, by slot; -1: none */
+    uint32_t width;    /* words in position */
+} known_list;
+
+typedef struct {
+    PyObject_HEAD
+    step_lock lock; /* taken before the ledger's */
+    Ledger *ledger;
+    PyObject *seat_of, *stream;
+    entry *roster;
+    size_t capacity, used; /* capacity: a power of 2, at least twice what is used */
+    known_list lists[LISTS_KEPT];
+    unsigned int next_list;
+    uint64_t fingerprints[FINGERPRINTS];
+    unsigned int next_fingerprint;
+    long long cursor;
+    unsigned long long picks;
+} Picker;
+
+/* What has to be dropped once nothing is locked: dropping a last reference may run any code. */
+typedef struct {
+    known_list lists[LISTS_KEPT];
+    entry *roster;
+    size_t capacity;
+} dropped;
+
+static void drop_list(known_list *list) {
+    for (Py_ssize_t index = 0; index < list->length; index++) {
+        Py_DECREF(list->items[index]);
+    }
+    PyMem_Free(list->items);
+    PyMem_Free(list->seats);
+    PyMem_Free(list->slots);
+    PyMem_Free(list->position);
+}
+
+static void drop(dropped *what) {
+    for (int index = 0; index < LISTS_KEPT; index++) {
+        if (what->lists[index].length != 0) {
+            drop_list(&what->lists[index]);
+        }
+    }
+    for (size_t index = 0; index < what->capacity; index++) {
+        if (what->roster[index].object != NULL) {
+            Py_DECREF(what->roster[index].object);
+            Py_DECREF((PyObject *)what->roster[index].seat);
+        }
+    }
+    PyMem_Free(what->roster);
+}
+
+/* -- the roster ----------------------------------------------------------------------------------------------- */
+
+static uint64_t mixed(const void *pointer) {
+    uint64_t value = (uint64_t)(uintptr_t)pointer * 0x9E3779B97F4A7C15u;
+    return value ^ value >> 32;
+}
+
+static entry *place_of(entry *roster, size_t capacity, const PyObject *object) {
+    size_t index = mixed(object) & (capacity - 1);
+    while (roster[index].object != NULL && roster[index].object != object) {
+        index = (index + 1) & (capacity - 1);
+    }
+    return roster + index;
+}
+
+static void forget(Picker *picker, dropped *what) {
+    memcpy(what->lists, picker->lists, sizeof what->lists);
+    memset(picker->lists, 0, sizeof picker->lists);
+    what->roster = picker->roster;
+    what->capacity = picker->capacity;
+    picker->roster = NULL;
+    picker->capacity = picker->used = 0;
+}
+
+/* Take `object` up with its seat (new references). -1 without memory. */
+static int enrol(Picker *picker, PyObject *object, Seat *seat, dropped *what) {
+    if (picker->used >= ROSTER_LIMIT) {
+        forget(picker, what);
+    }
+    if (2 * (picker->used + 1) > picker->capacity) {
+        size_t capacity = picker->capacity == 0 ? 64 : 2 * picker->capacity;
+        entry *roster = PyMem_Calloc(capacity, sizeof *roster);
+        if (roster == NULL) {
+            return -1;
+        }
+        for (size_t index = 0; index < picker->capacity; index++) {
+            if (picker->roster[index].object != NULL) {
+                *place_of(roster, capacity, picker->roster[index].object) = picker->roster[index];
+            }
+        }
+        PyMem_Free(picker->roster);
+        picker->roster = roster;
+        picker->capacity = capacity;
+    }
+    entry *place = place_of(picker->roster, picker->capacity, object);
+    if (place->object == NULL) {
+        Py_INCREF(object);
+        Py_INCREF((PyObject *)seat);
+        *place = (entry){object, seat};
+        picker->used += 1;
+    }
+    return 0;
+}
+
+/* Look up every object of the tuple that is not known yet: 0; 1 where that cannot be; -1 with an exception set. */
+static int enrol_all(Picker *picker, PyObject *tuple) {
+    Py_ssize_t length = PyTuple_Size(tuple);
+    for (Py_ssize_t index = 0; index < length; index++) {
+        PyObject *object = PyTuple_GetItem(tuple, index);
+        LOCK(&picker->lock);
+        int known = picker->capacity != 0 && place_of(picker->roster, picker->capacity, object)->object == object;
+        UNLOCK(&picker->lock);
+        if (known) {
+            continue;
+        }
+        PyObject *seat = PyObject_CallFunctionObjArgs(picker->seat_of, object, NULL);
+        if (seat == NULL) {
+            if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+                return -1;
+            }
+            PyErr_Clear(); /* the caller meets it again, and says so */
+            return 1;
+        }
+        if (Py_TYPE(seat) != picker->ledger->seat_type) {
+            Py_DECREF(seat);
+            return 1;
+        }
+        dropped what = {.roster = NULL};
+        LOCK(&picker->lock);
+        int failed = enrol(picker, object, (Seat *)seat, &what);
+        UNLOCK(&picker->lock);
+        Py_DECREF(seat);
+        drop(&what);
+        if (failed) {
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* -- lists ---------------------------------------------------------------------------------------------------- */
+
+static PyObject *item(PyObject *sequence, int is_list, Py_ssize_t index) {
+    return is_list ? PyList_GetItem(sequence, index) : PyTuple_GetItem(sequence, index);
+}
+
+static int by_value(const void *left, const void *right) {
+    int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
+    return (a > b) - (a < b);
+}
+
+/* Bring slots and positions of a known list up to the ledger's version. -1 without memory. */
+static int refresh(const Ledger *ledger, known_list *list) {
+    uint32_t width = ledger->rows->rows.slots;
+    if (list->width != width) {
+        int32_t *position = PyMem_Malloc(width * sizeof *position);
+        if (position == NULL) {
+            return -1;
+        }
+        PyMem_Free(list->position);
+        list->position = position;
+        list->width = width;
+    }
+    memset(list->position, -1, width * sizeof *list->position);
+    list->version = ledger->version;
+    list->usable = 0;
+    list->count = 0;
+    for (Py_ssize_t index = 0; index < list->length; index++) {
+        const Seat *seat = list->seats[index];
+        if (seat->version != ledger->version || seat->slot < 0) {
+            return 0;
+        }
+        if (list->position[seat->slot] < 0) {
+            list->position[seat->slot] = (int32_t)index;
+            list->slots[list->count++] = seat->slot;
+        }
+    }
+    qsort(list->slots, list->count, sizeof *list->slots, by_value);
+    list->every = list->count == ledger->holders;
+    list->usable = 1;
+    return 0;
+}
+
+static known_list *known(Picker *picker, PyObject *sequence, int is_list, Py_ssize_t length) {
+    for (int which = 0; which < LISTS_KEPT; which++) {
+        known_list *list = picker->lists + which;
+        if (list->length != length) {
+            continue;
+        }
+        Py_ssize_t index = 0;
+        if (is_list) {
+            while (index < length && PyList_GetItem(sequence, index) == list->items[index]) {
+                index++;
+            }
+        } else {
+            while (index < length && PyTuple_GetItem(sequence, index) == list->items[index]) {
+                index++;
+            }
+        }
+        if (index == length) {
+            return list;
+        }
+    }
+    return NULL;
+}
+
+/* Keep a list that comes again and again; every object of it is in the roster. */
+static void keep(Picker *picker, PyObject *sequence, int is_list, Py_ssize_t length, dropped *what) {
+    known_list list = {.length = length};
+    list.items = PyMem_Malloc((size_t)length * sizeof *list.items);
+    list.seats = PyMem_Malloc((size_t)length * sizeof *list.seats);
+    list.slots = PyMem_Malloc((size_t)length * sizeof *list.slots);
+    if (list.items == NULL || list.seats == NULL || list.slots == NULL) {
+        list.length = 0;
+        drop_list(&list);
+        return;
+    }
+    for (Py_ssize_t index = 0; index < length; index++) {
+        PyObject *object = item(sequence, is_list, index);
+        Py_INCREF(object);
+        list.items[index] = object;
+        list.seats[index] = place_of(picker->roster, picker->capacity, object)->seat;
+    }
+    known_list *place = picker->lists + picker->next_list++ % LISTS_KEPT;
+    what->lists[0] = *place;
+    *place = list;
+}
+
+/* Whether a list of that fingerprint was seen lately. */
+static int seen(Picker *picker, uint64_t fingerprint) {
+    for (int index = 0; index < FINGERPRINTS; index++) {
+        if (picker->fingerprints[index] == fingerprint) {
+            return 1;
+        }
+    }
+    picker->fingerprints[picker->next_fingerprint++ % FINGERPRINTS] = fingerprint;
+    return 0;
+}
+
+/* -- the pick ------------------------------------------------------------------------------------------------- */
+
+enum { SLOW = -1, UNKNOWN_OBJECTS = -2 };
+
+static uint64_t word64(const Ledger *ledger, size_t offset) {
+    return __atomic_load_n((const uint64_t *)(ledger->core->table.start + offset), __ATOMIC_RELAXED);
+}
+
+/* Whether the table, its slot map and the lane are all as they should be. */
+static int is_fresh(const Ledger *ledger, int64_t now) {
+    if (ledger->rows == NULL) {
+        return 0;
+    }
+    const unsigned char *start = ledger->core->table.start;
+    int64_t silence = now - (int64_t)word64(ledger, HEARTBEAT_OFFSET), limit = (int64_t)ledger->max_heartbeat_age;
+    return __atomic_load_n((const uint32_t *)(start + STATE_OFFSET), __ATOMIC_RELAXED) == STATE_READY &&
+           word64(ledger, MEMBERSHIP_OFFSET) == ledger->membership && silence <= limit && silence >= -limit &&
+           count_is_mine(&ledger->rows->rows);
+}
+
+/* The index of the object to take; its seat; or SLOW, or UNKNOWN_OBJECTS. Both locks are held. */
+static Py_ssize_t choose(Picker *picker, PyObject *sequence, int is_list, Py_ssize_t length, int64_t now, Seat **seat,
+                         dropped *what) {
+    const Ledger *ledger = picker->ledger;
+    if (!is_fresh(ledger, now)) {
+        return SLOW;
+    }
+    const pick_table *table = &ledger->core->table;
+    const int32_t *extra = ledger->rows->rows.token == 0 ? ledger->rows->rows.cells : NULL;
+    uint32_t n = pick_n(table);
+    int64_t cursor = n == 0 ? 0 : picker->cursor % n;
+    known_list *list = known(picker, sequence, is_list, length);
+    if (list != NULL) {
+        if (list->version != ledger->version && refresh(ledger, list) < 0) {
+            return SLOW;
+        }
+        if (!list->usable) {
+            return SLOW;
+        }
+        int32_t slot = pick_choose(table, list->every ? NULL : list->slots, list->count, cursor, -1, extra);
+        if (slot < 0 || (uint32_t)slot >= list->width || list->position[slot] < 0) {
+            return SLOW; /* only marked ones, or "all" has just become one more */
+        }
+        Py_ssize_t index = list->position[slot];
+        *seat = list->seats[index];
+        picker->cursor = slot + 1;
+        return index;
+    }
+    int32_t slots[PICK_STACK_SLOTS];
+    uint64_t fingerprint = (uint64_t)length;
+    if (length > PICK_STACK_SLOTS) {
+        return SLOW;
+    }
+    if (picker->capacity == 0) {
+        return UNKNOWN_OBJECTS;
+    }
+    for (Py_ssize_t index = 0; index < length; index++) {
+        PyObject *object = item(sequence, is_list, index);
+        const entry *place = place_of(picker->roster, picker->capacity, object);
+        if (place->object == NULL) {
+            return UNKNOWN_OBJECTS;
+        }
+        if (place->seat->version != ledger->version || place->seat->slot < 0) {
+            return SLOW;
+        }
+        slots[index] = place->seat->slot;
+        fingerprint = (fingerprint ^ (uint64_t)(uintptr_t)object) * 0x9E3779B97F4A7C15u;
+    }
+    int32_t index = pick_among(table, slots, (uint32_t)length, cursor, extra);
+    if (index < 0) {
+        return SLOW;
+    }
+    *seat = place_of(picker->roster, picker->capacity, item(sequence, is_list, index))->seat;
+    picker->cursor = slots[index] + 1;
+    if (seen(picker, fingerprint)) {
+        keep(picker, sequence, is_list, length, what);
+    }
+    return index;
+}
+
+/* What the caller asked with; `sequence` is a list or tuple that no other thread changes meanwhile. */
+typedef struct {
+    PyObject *sequence;
+    int is_list;
+    Py_ssize_t length;
+    int64_t now;
+} question;
+
+/* 0; 1 where it is not for this picker; -1 with an exception set. */
+static int ask(Picker *picker, PyObject *instances, question *asked) {
+    asked->is_list = PyList_CheckExact(instances);
+    if (!asked->is_list && !PyTuple_CheckExact(instances)) {
+        return 1;
+    }
+#ifdef Py_GIL_DISABLED
+    if (asked->is_list) {
+        instances = PyList_AsTuple(instances);
+        if (instances == NULL) {
+            return -1;
+        }
+        asked->is_list = 0;
+    } else {
+        Py_INCREF(instances);
+    }
+#else
+    Py_INCREF(instances);
+#endif
+    asked->sequence = instances;
+    asked->now = ledger_now(picker->ledger, 1);
+    if (asked->now < 0) {
+        Py_DECREF(instances);
+        return -1;
+    }
+    return 0;
+}
+
+/* Choose and count in one step, into `guard` or, where that is NULL, into `charge`: 1. 0 where it is not for
+ * this picker, -1 with an exception set. *instance is a new reference. */
+static int pick_and_count(Picker *picker, question *asked, Guard *guard, int32_t tokens, int visible,
+                          count_charge *charge, PyObject **instance) {
+    Ledger *ledger = picker->ledger;
+    for (int attempt = 0; attempt < 2; attempt++) {
+        dropped what = {.roster = NULL};
+        count_charge *oldest = NULL;
+        Seat *seat = NULL;
+        LOCK(&picker->lock);
+        LOCK(&ledger->lock);
+        asked->length = asked->is_list ? PyList_Size(asked->sequence) : PyTuple_Size(asked->sequence);
+        Py_ssize_t index = asked->length == 0 ? SLOW
+                                              : choose(picker, asked->sequence, asked->is_list, asked->length,
+                                                       asked->now, &seat, &what);
+        if (index >= 0) {
+            PyObject *chosen = item(asked->sequence, asked->is_list, index);
+            Py_INCREF(chosen);
+            *instance = chosen;
+            if (guard != NULL) {
+                ledger_open(ledger, guard, chosen, seat, tokens, visible, asked->now);
+            } else {
+                oldest = ledger_hold(ledger, charge, seat, asked->now);
+            }
+            count_bump(&ledger->rows->rows, PICKS_WORD);
+            picker->picks += 1;
+        }
+        UNLOCK(&ledger->lock);
+        UNLOCK(&picker->lock);
+        drop(&what);
+        ledger_free_charge(oldest);
+        if (index >= 0) {
+            return 1;
+        }
+        if (index == SLOW) {
+            return 0;
+        }
+        PyObject *tuple = asked->is_list ? PyList_AsTuple(asked->sequence) : (Py_INCREF(asked->sequence), asked->sequence);
+        int failed = tuple == NULL ? -1 : enrol_all(picker, tuple);
+        Py_XDECREF(tuple);
+        if (failed != 0) {
+            return failed < 0 ? -1 : 0;
+        }
+    }
+    return 0;
+}
+
+/* dispatch(instances, hint, prompt_tokens) -> Guard or None */
+static PyObject *picker_dispatch(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
+    Picker *picker = (Picker *)self;
+    if (nargs != 3) {
+        PyErr_SetString(PyExc_TypeError, "dispatch takes instances, hint and prompt_tokens");
+        return NULL;
+    }
+    int visible = 0;
+    if (args[1] != Py_None) {
+        if (!PyDict_CheckExact(args[1])) {
+            Py_RETURN_NONE;
+        }
+        PyObject *stream = PyDict_GetItemWithError(args[1], picker->stream);
+        visible = stream == Py_True ? 1 : stream == NULL ? 0 : PyObject_IsTrue(stream);
+        if (visible < 0 || PyErr_Occurred()) {
+            if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+                return NULL;
+            }
+            PyErr_Clear();
+            visible = 0;
+        }
+    }
+    int32_t tokens = prompt_tokens_of(args[2]);
+    question asked;
+    int refused = tokens < -1 ? -1 : ask(picker, args[0], &asked);
+    if (refused != 0) {
+        return refused < 0 ? NULL : (Py_INCREF(Py_None), Py_None);
+    }
+    /* Made before the choice: memory for it may set off garbage collection, which may run anything. */
+    Guard *guard = ledger_new_guard(picker->ledger);
+    PyObject *instance = NULL;
+    int done = guard == NULL ? -1 : pick_and_count(picker, &asked, guard, tokens, visible, NULL, &instance);
+    Py_DECREF(asked.sequence);
+    Py_XDECREF(instance);
+    if (done == 1) {
+        return (PyObject *)guard;
+    }
+    Py_XDECREF((PyObject *)guard);
+    return done < 0 ? NULL : (Py_INCREF(Py_None), Py_None);
+}
+
+/* select(instances) -> the instance, its price held for the time a request there takes; or None */
+static PyObject *picker_select(PyObject *self, PyObject *instances) {
+    Picker *picker = (Picker *)self;
+    question asked;
+    int refused = ask(picker, instances, &asked);
+    if (refused != 0) {
+        return refused < 0 ? NULL : (Py_INCREF(Py_None), Py_None);
+    }
+    count_charge *charge = PyMem_Malloc(sizeof *charge);
+    PyObject *instance = NULL;
+    int done = charge == NULL ? 0 : pick_and_count(picker, &asked, NULL, -1, 0, charge, &instance);
+    Py_DECREF(asked.sequence);
+    if (done == 1) {
+        return instance;
+    }
+    PyMem_Free(charge);
+    return done < 0 ? NULL : (Py_INCREF(Py_None), Py_None);
+}
+
+/* -- the type ------------------------------------------------------------------------------------------------- */
+
+static int picker_traverse(PyObject *self, visitproc visit, void *arg) {
+    Picker *picker = (Picker *)self;
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT((PyObject *)picker->ledger);
+    Py_VISIT(picker->seat_of);
+    for (int which = 0; which < LISTS_KEPT; which++) {
+        for (Py_ssize_t index = 0; index < picker->lists[which].length; index++) {
+            Py_VISIT(picker->lists[which].items[index]);
+        }
+    }
+    for (size_t index = 0; index < picker->capacity; index++) {
+        Py_VISIT(picker->roster[index].object);
+    }
+    return 0;
+}
+
+static int picker_clear(PyObject *self) {
+    Picker *picker = (Picker *)self;
+    dropped what = {.roster = NULL};
+    forget(picker, &what);
+    drop(&what);
+    Py_CLEAR(picker->seat_of);
+    return 0;
+}
+
+static void picker_dealloc(PyObject *self) {
+    Picker *picker = (Picker *)self;
+    PyObject_GC_UnTrack(self);
+    picker_clear(self);
+    Py_XDECREF((PyObject *)picker->ledger);
+    Py_XDECREF(picker->stream);
+    free_object(self);
+}
+
+/* Picker(ledger, seat_of, cursor): seat_of(object) gives the seat of an object that was not seen before */
+static PyObject *picker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
+    PyObject *ledger, *seat_of;
+    long long cursor;
+    module_state *state = state_of(type);
+    if (kwargs != NULL && PyDict_Size(kwargs) != 0) {
+        PyErr_SetString(PyExc_TypeError, "Picker takes positional arguments only");
+        return NULL;
+    }
+    if (state == NULL || !PyArg_ParseTuple(args, "O!OL", state->ledger_type, &ledger, &seat_of, &cursor)) {
+        return NULL;
+    }
+    PyObject *stream = PyUnicode_InternFromString("stream");
+    Picker *picker = stream == NULL ? NULL : (Picker *)PyType_GenericAlloc(type, 0);
+    if (picker == NULL) {
+        Py_XDECREF(stream);
+        return NULL;
+    }
+    picker->stream = stream;
+    Py_INCREF(ledger);
+    picker->ledger = (Ledger *)ledger;
+    Py_INCREF(seat_of);
+    picker->seat_of = seat_of;
+    picker->cursor = cursor < 0 ? 0 : cursor;
+    return (PyObject *)picker;
+}
+
+static int picker_set_cursor(PyObject *self, PyObject *value, void *unused) {
+    (void)unused;
+    long long cursor = value == NULL ? -1 : PyLong_AsLongLong(value);
+    if (cursor < 0) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_ValueError, "cursor must not be negative");
+        }
+        return -1;
+    }
+    ((Picker *)self)->cursor = cursor;
+    return 0;
+}
+
+static PyObject *picker_get_cursor(PyObject *self, void *unused) {
+    (void)unused;
+    return PyLong_FromLongLong(((Picker *)self)->cursor);
+}
+
+static PyObject *picker_after_fork(PyObject *self, PyObject *unused) {
+    (void)unused;
+    ((Picker *)self)->lock = (step_lock){0};
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef picker_methods[] = {
+    {"dispatch", (PyCFunction)(void (*)(void))picker_dispatch, METH_FASTCALL,
+     "dispatch(instances, hint, prompt_tokens) -> Guard, or None where the caller has to see to it"},
+    {"select", picker_select, METH_O, "select(instances) -> instance, or None where the caller has to see to it"},
+    {"after_fork", picker_after_fork, METH_NOARGS, "In a forked child: a lock of another thread is void."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyGetSetDef picker_properties[] = {
+    {"cursor", picker_get_cursor, picker_set_cursor, "slot at which the rotation goes on", NULL},
+    {NULL, NULL, NULL, NULL, NULL},
+};
+
+static PyMemberDef picker_members[] = {
+    {"picks", T_ULONGLONG, offsetof(Picker, picks), READONLY, "picks made here"},
+    {NULL, 0, 0, 0, NULL},
+};
+
+static PyType_Slot picker_type_slots[] = {
+    {Py_tp_new, picker_new},
+    {Py_tp_dealloc, picker_dealloc},
+    {Py_tp_traverse, picker_traverse},
+    {Py_tp_clear, picker_clear},
+    {Py_tp_methods, picker_methods},
+    {Py_tp_getset, picker_properties},
+    {Py_tp_members, picker_members},
+    {Py_tp_doc, "Picks and counts in one call, for objects that were seen before."},
+    {0, NULL},
+};
+
+PyType_Spec picker_spec = {
+    .name = "score_table._native.Picker",
+    .basicsize = sizeof(Picker),
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
+    .slots = picker_type_slots,
+};

@@ -1,0 +1,120 @@
+/* The Python types of the module, as they see each other.
+ *
+ * Written against the limited API of CPython 3.10, so that one build serves all later versions. There the GIL
+ * makes each call whole: nothing in a locked section runs Python code, so no other thread, signal handler or
+ * finalizer comes in between. Free-threaded builds take the locks below instead; what could run Python code
+ * (a last reference dropped) waits until after them.
+ */
+#ifndef LOADBOARD_TYPES_H
+#define LOADBOARD_TYPES_H
+
+#define PY_SSIZE_T_CLEAN
+#include <Python.h>
+
+#include "count.h"
+#include "pick.h"
+
+#ifdef Py_GIL_DISABLED
+typedef PyMutex step_lock;
+#define LOCK(lock) PyMutex_Lock(lock)
+#define UNLOCK(lock) PyMutex_Unlock(lock)
+#else
+typedef char step_lock;
+#define LOCK(lock) ((void)(lock))
+#define UNLOCK(lock) ((void)(lock))
+#endif
+
+/* A table mapped to pick from. */
+typedef struct {
+    PyObject_HEAD
+    pick_table table;
+    void *mapping;
+    size_t size;
+    PyTypeObject *candidates_type;
+} Core;
+
+/* The rows of one lane, mapped to count in. */
+typedef struct {
+    PyObject_HEAD
+    count_rows rows;
+    void *mapping;
+    size_t size;
+} Rows;
+
+/* An instance as this process counts at it. Written under the lock of its ledger. */
+typedef struct {
+    PyObject_HEAD
+    PyObject *key, *host, *port;
+    PyObject *weak_references;
+    uint64_t version; /* of the ledger that slot and prices are for; another one: the seat has to be settled */
+    int32_t slot;     /* -1: the instance is not in the table */
+    count_prices prices;
+    int64_t hold_ns; /* how long a pick that nobody ends keeps its price */
+    int64_t units;   /* outstanding here while it has no slot */
+    char selected;   /* picked by select since somebody last cleared this */
+} Seat;
+
+/* All open charges of a process, and the rows they are counted in. */
+typedef struct {
+    PyObject_HEAD
+    step_lock lock;
+    PyObject *weak_references;
+    PyObject *clock; /* NULL: CLOCK_MONOTONIC */
+    PyObject *is_failure, *was_refused;
+    PyTypeObject *seat_type, *guard_type;
+    Rows *rows; /* NULL: nowhere to count */
+    Core *core; /* of the same table */
+    uint64_t membership, version;
+    uint64_t max_heartbeat_age;
+    uint32_t holders; /* instances in the table */
+    count_prices nominal;
+    int64_t hold_ns;
+    double mean_prompt_tokens;
+    count_charge guarded, unguarded; /* heads of the lists: charges inside of guards, and those on their own */
+    uint32_t guarded_count, unguarded_count;
+} Ledger;
+
+typedef struct {
+    PyObject_HEAD
+    PyObject *weak_references;
+    PyObject *instance;
+    Ledger *ledger;
+    count_charge charge;
+} Guard;
+
+typedef struct {
+    PyTypeObject *core_type, *candidates_type, *rows_type, *seat_type, *ledger_type, *guard_type, *ready_type,
+        *picker_type;
+} module_state;
+
+extern PyType_Spec core_spec, candidates_spec, rows_spec, seat_spec, ledger_spec, guard_spec, ready_spec, picker_spec;
+
+/* The state of the module that defined `type`; NULL with an exception set. */
+module_state *state_of(PyTypeObject *type);
+
+/* End of a dealloc: free the memory, and the reference to the heap type. */
+void free_object(PyObject *self);
+
+/* The ledger's time, ns: `coarse` is a few ms behind and cheaper. -1 with an exception set. */
+int64_t ledger_now(Ledger *ledger, int coarse);
+
+/* Prompt tokens as an argument gives them, -1 for unknown; never an exception, unless it is no Exception (-2). */
+int32_t prompt_tokens_of(PyObject *argument);
+
+/* A guard that counts nothing yet. Its instance is set by ledger_open. */
+Guard *ledger_new_guard(Ledger *ledger);
+
+/* The steps below are called with the ledger locked. */
+
+/* Count the request of `guard` at `seat` from `now` on. Takes its own references. */
+void ledger_open(Ledger *ledger, Guard *guard, PyObject *instance, Seat *seat, int32_t prompt_tokens,
+                 int first_token_visible, int64_t now);
+
+/* Count a request that nobody will end. `charge` is fresh memory of PyMem_Malloc. Returns a charge that had to
+ * make room for it, to be freed with ledger_free_charge after unlocking; NULL if none had to. */
+count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, int64_t now);
+
+/* Free a closed charge and drop its reference to its seat. Not under the lock. */
+void ledger_free_charge(count_charge *charge);
+
+#endif
