@@ -36,13 +36,14 @@ class ProcessLane:
             return
         try:
             if self._thread is None:
-                self.lane.attach()
                 stop = threading.Event()
                 thread = threading.Thread(
                     target=self._run, args=(stop,), name="loadboard-housekeeping", daemon=True
                 )
+                # First: what counts in a table needs somebody to keep house.
                 thread.start()
                 self._thread, self._stop = thread, stop
+                self.lane.attach()
         except RuntimeError as error:
             # No thread can be started (a limit, or the interpreter is ending): picks go on, the next one retries.
             if not self._said_no_thread:

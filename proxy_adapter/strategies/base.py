@@ -15,7 +15,7 @@ from proxy_adapter.dispatch import Dispatch, Uncounted
 from proxy_adapter.slots import Mapped, SlotMap
 from score_table.attachment import Attached
 from score_table.lane import Lane
-from score_table.ledger import Seat
+from score_table.ledger import Picker, Seat
 
 logger = logging.getLogger("loadboard.proxy_adapter")
 
@@ -47,7 +47,8 @@ class CountingStrategy(ABC):
         self._lane = lane if self._process_lane is None else self._process_lane.lane
         self._slots = SlotMap(self._lane) if self._lane is not None else None
         # Where the rotation goes on; random, so that workers do not move in step. Read modulo what is rotated.
-        self._cursor = self._rng.randrange(2**16)
+        self._rotation = self._rng.randrange(2**16)
+        self._picker = self._make_picker(self._rotation)
         self._picks: Counter[str] = Counter()
 
     def select(self, instances: Sequence[Instance], hint: Any = None) -> Instance:
@@ -97,7 +98,7 @@ class CountingStrategy(ABC):
             "lane": attached.claim.lane if attached is not None and not attached.claim.private else None,
             "pick_core": attached.core.name if attached is not None else None,
             "outstanding": lane.outstanding() if lane is not None else 0,
-            "picks": self._picks["picks"],
+            "picks": self._picks["picks"] + (self._picker.picks if self._picker is not None else 0),
             "degraded_picks": {k: v for k, v in self._picks.items() if k != "picks"},
         }
 
@@ -105,12 +106,28 @@ class CountingStrategy(ABC):
         """See :class:`proxy_adapter.contract.Strategy`."""
         held, self._process_lane = self._process_lane, None
         if held is not None:
-            self._lane = self._slots = None
+            self._picks["picks"] += self._picker.picks if self._picker is not None else 0
+            self._lane = self._slots = self._picker = None
             process_lane.release(held)
 
     @abstractmethod
     def _position(self, question: Question) -> int:
         """The position of the instance to take. The list is not empty."""
+
+    def _make_picker(self, cursor: int) -> Picker | None:
+        """What answers before :meth:`_position` where it can; ``None`` for strategies that have no such thing."""
+        return None
+
+    @property
+    def _cursor(self) -> int:
+        return self._rotation if self._picker is None else self._picker.cursor
+
+    @_cursor.setter
+    def _cursor(self, value: int) -> None:
+        if self._picker is None:
+            self._rotation = value
+        else:
+            self._picker.cursor = value
 
     def _holds_selected(self) -> bool:
         """Whether a ``select`` without a dispatch keeps its price for a while."""

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
+from typing import Any
 
+from proxy_adapter.contract import Instance
+from proxy_adapter.dispatch import Dispatch
 from proxy_adapter.slots import Mapped
 from proxy_adapter.strategies import object_load
 from proxy_adapter.strategies.base import CountingStrategy, Question
 from score_table.attachment import Attached
 from score_table.lane import Lane, live_row
 from score_table.layout import MARK_FLOOR, TIE_WINDOW
+from score_table.ledger import Picker
 from score_table.pick import NO_SLOT
 from score_table.pick.rules import faded
 
@@ -18,6 +23,30 @@ class LeastLoadStrategy(CountingStrategy):
     """The smallest live score wins, ties rotate. Without a table: see :mod:`.object_load`."""
 
     name = "least_load"
+
+    def select(self, instances: Sequence[Instance], hint: Any = None) -> Instance:
+        """See :class:`proxy_adapter.contract.Strategy`."""
+        picker = self._picker
+        if picker is not None:
+            instance = picker.select(instances)
+            if instance is not None:
+                return instance
+        return super().select(instances, hint)
+
+    def dispatch(
+        self, instances: Sequence[Instance], hint: Any = None, *, prompt_tokens: int | None = None
+    ) -> Dispatch[Instance]:
+        """See :class:`proxy_adapter.contract.Strategy`."""
+        picker = self._picker
+        if picker is not None:
+            guard = picker.dispatch(instances, hint, prompt_tokens)
+            if guard is not None:
+                return guard
+        return super().dispatch(instances, hint, prompt_tokens=prompt_tokens)
+
+    def _make_picker(self, cursor: int) -> Picker | None:
+        lane, slots = self._lane, self._slots
+        return lane.ledger.picker(slots.seat, cursor) if lane is not None and slots is not None else None
 
     def _position(self, question: Question) -> int:
         _, _, lane, attached, mapped = question

@@ -17,6 +17,9 @@ class PowerOfTwoStrategy(LeastLoadStrategy):
 
     name = "power_of_two"
 
+    def _make_picker(self, cursor: int) -> None:
+        return None
+
     def _position(self, question: Question) -> int:
         instances, hint, lane, attached, mapped = question
         if len(instances) > 2:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from score_table.ledger.plain import PlainLedger
-from score_table.ledger.rules import Guard, Ledger, Seat
+from score_table.ledger.rules import Guard, Ledger, Picker, Seat
 from score_table.pick import NATIVE_MISSING, PickCore
 
-__all__ = ["Guard", "Ledger", "Seat", "ledger_class"]
+__all__ = ["Guard", "Ledger", "Picker", "Seat", "ledger_class"]
 
 
 def ledger_class(core: type[PickCore]) -> type[Ledger]:

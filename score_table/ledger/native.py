@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from score_table import _native
 from score_table.claim import Claim
 from score_table.identity import Directory
 from score_table.ledger.failures import is_failure, was_refused
-from score_table.ledger.rules import FIRST_PROMPT_TOKENS, NOMINAL, Settled
+from score_table.ledger.rules import FIRST_PROMPT_TOKENS, NOMINAL, Picker, Seat, Settled
 from score_table.pick import PickCore
 from score_table.pick.native import NativeCore
 
@@ -58,6 +59,9 @@ class NativeLedger:
 
     def settle(self, directory: Directory, settled: list[Settled]) -> int:
         return self.core.settle(directory.membership, len(directory.holders), settled)
+
+    def picker(self, seat_of: Callable[[Any], Seat], cursor: int) -> Picker | None:
+        return _native.Picker(self.core, seat_of, cursor)
 
     def void(self, *, forked: bool) -> None:
         self.core.void(forked)

@@ -28,6 +28,7 @@ from score_table.ledger.rules import (
     PREFILL_RATE,
     UNGUARDED_LIMIT,
     Picked,
+    Seat,
     Settled,
     tokens_of,
 )
@@ -114,6 +115,9 @@ class PlainLedger:
         self._post(self._apply_open, charge)
         self._post_at(now + seat.hold_ns, self._apply_close, charge)
         self._post(self._apply_unguarded, charge)
+
+    def picker(self, seat_of: Callable[[Any], Seat], cursor: int) -> None:
+        return None
 
     def housekeep(self, now_ns: int) -> None:
         def change() -> None:

@@ -8,7 +8,7 @@ of its seat; at nominal prices on the seat itself while that has no slot; and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -107,6 +107,26 @@ class Guard(Protocol[Picked_co]):
     ) -> None: ...
 
 
+class Picker(Protocol):
+    """The pick of least load with its count in one call, for objects that were seen before.
+
+    It answers only where everything is as it should be: a live table with an up-to-date slot map, a lane, a
+    list or tuple, a slot for every object in it. Anything else it leaves, with ``None``, to its caller.
+    """
+
+    cursor: int  #: slot at which the rotation goes on
+
+    @property
+    def picks(self) -> int:
+        """Picks made here."""
+
+    def dispatch(self, instances: Sequence[Picked], hint: Any, prompt_tokens: Any, /) -> Guard[Picked] | None:
+        """As :meth:`Ledger.dispatch` at the chosen one. A true ``hint["stream"]`` says that the first token is seen."""
+
+    def select(self, instances: Sequence[Picked], /) -> Picked | None:
+        """As :meth:`Ledger.hold` at the chosen one, which is returned."""
+
+
 class Ledger(Protocol):
     """All open charges of this process. Thread-safe, never blocks on I/O; each call is one whole step.
 
@@ -151,6 +171,9 @@ class Ledger(Protocol):
 
     def hold(self, seat: Seat) -> None:
         """Count one request that nobody will end; it ends after ``seat.hold_ns``."""
+
+    def picker(self, seat_of: Callable[[Any], Seat], cursor: int) -> Picker | None:
+        """A new picker; ``seat_of`` gives the seat of an object it has not seen. ``None`` where there is no C."""
 
     def housekeep(self, now_ns: int) -> None:
         """End what ends by time."""

@@ -1,26 +1,7 @@
-/* Seats and the ledger: every open charge of a process, and the steps of its life. */
+/* Ledger: every open charge of a process, and the rows they are counted in. */
 #include "types.h"
 
 #include <structmember.h>
-#include <time.h>
-
-/* Charges that nobody holds are ended by time; beyond this many the oldest ends early. */
-#define UNGUARDED_LIMIT 65536
-#define PREFILL_RATE 7500 /* prompt tokens per second, where nobody sees the first token */
-#define MEAN_WEIGHT (1.0 / 64)
-
-/* -- Seat ----------------------------------------------------------------------------------------------------- */
-
-static void seat_dealloc(PyObject *self) {
-    Seat *seat = (Seat *)self;
-    if (seat->weak_references != NULL) {
-        PyObject_ClearWeakRefs(self);
-    }
-    Py_XDECREF(seat->key);
-    Py_XDECREF(seat->host);
-    Py_XDECREF(seat->port);
-    free_object(self);
-}
 
 /* What a row of `settled` says: (seat, slot or None, request, prompt_token, kv_token). */
 typedef struct {
@@ -28,272 +9,6 @@ typedef struct {
     int32_t slot;
     count_prices prices;
 } settlement;
-
-static int slot_argument(PyObject *argument, int32_t *slot) {
-    long value = argument == Py_None ? -1 : PyLong_AsLong(argument);
-    if (value == -1 && PyErr_Occurred()) {
-        return -1;
-    }
-    if (argument != Py_None && (value < 0 || value > 65535)) {
-        PyErr_Format(PyExc_ValueError, "slot is %ld: it must be from 0 to 65535, or None", value);
-        return -1;
-    }
-    *slot = (int32_t)value;
-    return 0;
-}
-
-/* settle(version, slot, request, prompt_token, kv_token): for a seat that no one else has yet. */
-static PyObject *seat_settle(PyObject *self, PyObject *args) {
-    Seat *seat = (Seat *)self;
-    unsigned long long version;
-    PyObject *slot_object;
-    count_prices prices;
-    int32_t slot;
-    if (!PyArg_ParseTuple(args, "KOddd", &version, &slot_object, &prices.request, &prices.prompt_token,
-                          &prices.kv_token) ||
-        slot_argument(slot_object, &slot) < 0) {
-        return NULL;
-    }
-    seat->slot = slot;
-    seat->prices = prices;
-    seat->version = version;
-    Py_RETURN_NONE;
-}
-
-static PyObject *seat_get_slot(PyObject *self, void *unused) {
-    (void)unused;
-    int32_t slot = ((Seat *)self)->slot;
-    if (slot < 0) {
-        Py_RETURN_NONE;
-    }
-    return PyLong_FromLong(slot);
-}
-
-static PyMethodDef seat_methods[] = {
-    {"settle", seat_settle, METH_VARARGS, "settle(version, slot, request, prompt_token, kv_token)"},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef seat_properties[] = {
-    {"slot", seat_get_slot, NULL, "slot of the instance, None where it has none", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
-};
-
-static PyMemberDef seat_members[] = {
-    {"key", T_OBJECT_EX, offsetof(Seat, key), READONLY, NULL},
-    {"host", T_OBJECT_EX, offsetof(Seat, host), READONLY, NULL},
-    {"port", T_OBJECT_EX, offsetof(Seat, port), READONLY, NULL},
-    {"version", T_ULONGLONG, offsetof(Seat, version), READONLY, NULL},
-    {"units", T_LONGLONG, offsetof(Seat, units), READONLY, NULL},
-    {"hold_ns", T_LONGLONG, offsetof(Seat, hold_ns), 0, NULL},
-    {"selected", T_BOOL, offsetof(Seat, selected), 0, NULL},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Seat, weak_references), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot seat_type_slots[] = {
-    {Py_tp_dealloc, seat_dealloc},
-    {Py_tp_methods, seat_methods},
-    {Py_tp_getset, seat_properties},
-    {Py_tp_members, seat_members},
-    {Py_tp_doc, "An instance as this process counts at it; made by Ledger.seat."},
-    {0, NULL},
-};
-
-PyType_Spec seat_spec = {
-    .name = "score_table._native.Seat",
-    .basicsize = sizeof(Seat),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = seat_type_slots,
-};
-
-/* -- steps; the ledger is locked ------------------------------------------------------------------------------ */
-
-static int is_open(const count_charge *charge) {
-    return charge->phase == CHARGE_PREFILL || charge->phase == CHARGE_DECODE;
-}
-
-static void link_last(count_charge *head, count_charge *charge) {
-    charge->next = head;
-    charge->previous = head->previous;
-    head->previous->next = charge;
-    head->previous = charge;
-}
-
-static void unlink_charge(count_charge *charge) {
-    charge->previous->next = charge->next;
-    charge->next->previous = charge->previous;
-    charge->next = charge->previous = NULL;
-}
-
-/* The rows that hold the charge, if they are still this process's. */
-static const count_rows *rows_of(const Ledger *ledger, const count_charge *charge) {
-    if (ledger->rows == NULL || charge->home != &ledger->rows->rows || !count_is_mine(charge->home)) {
-        return NULL;
-    }
-    return charge->home;
-}
-
-/* Count the charge where its seat says now. */
-static void count_at_seat(Ledger *ledger, count_charge *charge) {
-    Seat *seat = charge->seat;
-    charge->slot = ledger->rows != NULL && seat->version == ledger->version ? seat->slot : -1;
-    charge->home = NULL;
-    if (charge->slot < 0) {
-        seat->units += count_price(charge, &ledger->nominal);
-    } else if (count_is_mine(&ledger->rows->rows)) {
-        count_add(&ledger->rows->rows, charge, &seat->prices);
-    } /* else the lane is lost; housekeeping claims anew and counts every open charge there */
-}
-
-static void end_prefill(Ledger *ledger, count_charge *charge) {
-    if (charge->phase != CHARGE_PREFILL || charge->held) {
-        return;
-    }
-    if (charge->slot < 0) {
-        ((Seat *)charge->seat)->units -= charge->added_prefill;
-    }
-    count_end_prefill(rows_of(ledger, charge), charge);
-}
-
-/* The charge is over; it leaves its list. */
-static void close_charge(Ledger *ledger, count_charge *charge, uint32_t *count) {
-    const count_rows *rows = rows_of(ledger, charge);
-    if (charge->slot < 0) {
-        ((Seat *)charge->seat)->units -= charge->added_request + charge->added_prefill + charge->added_kv;
-    } else if (rows != NULL) {
-        count_take_back(rows, charge);
-    }
-    charge->phase = CHARGE_CLOSED;
-    unlink_charge(charge);
-    *count -= 1;
-}
-
-static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prompt_tokens, int first_token_visible,
-                  int64_t now) {
-    if (prompt_tokens < 0) {
-        prompt_tokens = (int32_t)ledger->mean_prompt_tokens;
-    } else {
-        ledger->mean_prompt_tokens += (prompt_tokens - ledger->mean_prompt_tokens) * MEAN_WEIGHT;
-    }
-    Py_INCREF(seat);
-    charge->seat = seat;
-    charge->prompt_tokens = prompt_tokens;
-    charge->phase = CHARGE_PREFILL;
-    charge->prefill_ends = first_token_visible ? 0 : now + (int64_t)prompt_tokens * 1000000000 / PREFILL_RATE;
-    count_at_seat(ledger, charge);
-}
-
-void ledger_open(Ledger *ledger, Guard *guard, PyObject *instance, Seat *seat, int32_t prompt_tokens,
-                 int first_token_visible, int64_t now) {
-    Py_INCREF(instance);
-    guard->instance = instance;
-    begin(ledger, &guard->charge, seat, prompt_tokens, first_token_visible, now);
-    link_last(&ledger->guarded, &guard->charge);
-    ledger->guarded_count += 1;
-}
-
-static count_charge *add_unguarded(Ledger *ledger, count_charge *charge) {
-    count_charge *oldest = NULL;
-    if (ledger->unguarded_count >= UNGUARDED_LIMIT) {
-        oldest = ledger->unguarded.next;
-        close_charge(ledger, oldest, &ledger->unguarded_count);
-    }
-    link_last(&ledger->unguarded, charge);
-    ledger->unguarded_count += 1;
-    return oldest;
-}
-
-count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, int64_t now) {
-    *charge = (count_charge){.ends_at = now + seat->hold_ns};
-    seat->selected = 1;
-    begin(ledger, charge, seat, -1, 0, now);
-    return add_unguarded(ledger, charge);
-}
-
-void ledger_free_charge(count_charge *charge) {
-    if (charge != NULL) {
-        Py_DECREF((PyObject *)charge->seat);
-        PyMem_Free(charge);
-    }
-}
-
-static void free_chain(count_charge *chain) {
-    while (chain != NULL) {
-        count_charge *next = chain->next;
-        ledger_free_charge(chain);
-        chain = next;
-    }
-}
-
-static void recount(Ledger *ledger) {
-    count_charge *heads[] = {&ledger->guarded, &ledger->unguarded};
-    for (int index = 0; index < 2; index++) {
-        for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
-            ((Seat *)charge->seat)->units = 0;
-        }
-    }
-    for (int index = 0; index < 2; index++) {
-        for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
-            count_at_seat(ledger, charge);
-        }
-    }
-}
-
-/* Give charges without a slot one, where their instance has joined the table since. */
-static void match_again(Ledger *ledger) {
-    count_charge *heads[] = {&ledger->guarded, &ledger->unguarded};
-    for (int index = 0; index < 2; index++) {
-        for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
-            Seat *seat = charge->seat;
-            if (charge->slot < 0 && ledger->rows != NULL && seat->version == ledger->version && seat->slot >= 0) {
-                seat->units -= charge->added_request + charge->added_prefill + charge->added_kv;
-                count_at_seat(ledger, charge);
-            }
-        }
-    }
-}
-
-/* -- Ledger --------------------------------------------------------------------------------------------------- */
-
-int64_t ledger_now(Ledger *ledger, int coarse) {
-    if (ledger->clock == NULL) {
-        struct timespec now;
-        clock_gettime(coarse ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC, &now);
-        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-    }
-    PyObject *answer = PyObject_CallNoArgs(ledger->clock);
-    if (answer == NULL) {
-        return -1;
-    }
-    long long now = PyLong_AsLongLong(answer);
-    Py_DECREF(answer);
-    if (now < 0 && !PyErr_Occurred()) {
-        PyErr_Format(PyExc_ValueError, "the clock says %lld ns: it must not be negative", now);
-    }
-    return now < 0 ? -1 : now;
-}
-
-int32_t prompt_tokens_of(PyObject *argument) {
-    if (argument == Py_None) {
-        return -1;
-    }
-    PyObject *number = PyLong_CheckExact(argument) ? (Py_INCREF(argument), argument) : PyNumber_Long(argument);
-    int overflow = 0;
-    long long tokens = number == NULL ? -1 : PyLong_AsLongLongAndOverflow(number, &overflow);
-    Py_XDECREF(number);
-    if (number == NULL || (tokens == -1 && PyErr_Occurred())) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-            return -2;
-        }
-        PyErr_Clear(); /* no number: as good as not told */
-        return -1;
-    }
-    if (overflow != 0) {
-        return overflow < 0 ? 0 : PROMPT_TOKENS_LIMIT;
-    }
-    return (int32_t)(tokens < 0 ? 0 : tokens > PROMPT_TOKENS_LIMIT ? PROMPT_TOKENS_LIMIT : tokens);
-}
 
 static int ledger_traverse(PyObject *self, visitproc visit, void *arg) {
     Ledger *ledger = (Ledger *)self;
@@ -321,7 +36,7 @@ static void ledger_dealloc(PyObject *self) {
     /* Guards hold a reference, so only charges on their own are left. */
     if (ledger->unguarded.next != NULL) {
         ledger->unguarded.previous->next = NULL;
-        free_chain(ledger->unguarded.next == &ledger->unguarded ? NULL : ledger->unguarded.next);
+        ledger_free_chain(ledger->unguarded.next == &ledger->unguarded ? NULL : ledger->unguarded.next);
     }
     ledger_clear(self);
     Py_XDECREF((PyObject *)ledger->rows);
@@ -467,7 +182,7 @@ static PyObject *ledger_attach(PyObject *self, PyObject *args) {
     ledger->holders = holders;
     ledger->max_heartbeat_age = max_age;
     settle_all(ledger, settled, count);
-    recount(ledger);
+    ledger_recount(ledger);
     unsigned long long version = ledger->version;
     UNLOCK(&ledger->lock);
     Py_XDECREF(former_rows);
@@ -495,7 +210,7 @@ static PyObject *ledger_settle(PyObject *self, PyObject *args) {
     ledger->membership = membership;
     ledger->holders = holders;
     settle_all(ledger, settled, count);
-    match_again(ledger);
+    ledger_match_again(ledger);
     unsigned long long version = ledger->version;
     UNLOCK(&ledger->lock);
     PyMem_Free(settled);
@@ -512,6 +227,7 @@ static PyObject *ledger_void(PyObject *self, PyObject *forked) {
     if (is_forked) {
         /* Another thread of the parent may have held it; that thread is not in this process. */
         ledger->lock = (step_lock){0};
+        ledger->forks += 1;
     }
     count_charge *done = NULL;
     LOCK(&ledger->lock);
@@ -520,16 +236,16 @@ static PyObject *ledger_void(PyObject *self, PyObject *forked) {
     ledger->core = NULL;
     ledger->version += 1;
     while (ledger->guarded.next != &ledger->guarded) {
-        close_charge(ledger, ledger->guarded.next, &ledger->guarded_count);
+        ledger_close(ledger, ledger->guarded.next, &ledger->guarded_count);
     }
     while (ledger->unguarded.next != &ledger->unguarded) {
         count_charge *charge = ledger->unguarded.next;
-        close_charge(ledger, charge, &ledger->unguarded_count);
+        ledger_close(ledger, charge, &ledger->unguarded_count);
         charge->next = done;
         done = charge;
     }
     UNLOCK(&ledger->lock);
-    free_chain(done);
+    ledger_free_chain(done);
     Py_XDECREF(former_rows);
     Py_XDECREF(former_core);
     Py_RETURN_NONE;
@@ -587,16 +303,16 @@ static PyObject *ledger_housekeep(PyObject *self, PyObject *argument) {
         for (count_charge *charge = heads[index]->next, *next; charge != heads[index]; charge = next) {
             next = charge->next;
             if (charge->ends_at != 0 && charge->ends_at <= now) {
-                close_charge(ledger, charge, &ledger->unguarded_count);
+                ledger_close(ledger, charge, &ledger->unguarded_count);
                 charge->next = done;
                 done = charge;
             } else if (charge->prefill_ends != 0 && charge->prefill_ends <= now) {
-                end_prefill(ledger, charge);
+                ledger_end_prefill(ledger, charge);
             }
         }
     }
     UNLOCK(&ledger->lock);
-    free_chain(done);
+    ledger_free_chain(done);
     Py_RETURN_NONE;
 }
 
@@ -670,259 +386,4 @@ PyType_Spec ledger_spec = {
     .basicsize = sizeof(Ledger),
     .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC,
     .slots = ledger_type_slots,
-};
-
-/* -- Guard ---------------------------------------------------------------------------------------------------- */
-
-Guard *ledger_new_guard(Ledger *ledger) {
-    Guard *guard = (Guard *)PyType_GenericAlloc(ledger->guard_type, 0);
-    if (guard != NULL) {
-        Py_INCREF((PyObject *)ledger);
-        guard->ledger = ledger;
-    }
-    return guard;
-}
-
-static int guard_traverse(PyObject *self, visitproc visit, void *arg) {
-    Guard *guard = (Guard *)self;
-    Py_VISIT(Py_TYPE(self));
-    Py_VISIT(guard->instance);
-    Py_VISIT((PyObject *)guard->ledger);
-    return 0;
-}
-
-static int guard_clear(PyObject *self) {
-    Py_CLEAR(((Guard *)self)->instance); /* the ledger is needed until the end */
-    return 0;
-}
-
-static void release(Guard *guard) {
-    Ledger *ledger = guard->ledger;
-    LOCK(&ledger->lock);
-    if (is_open(&guard->charge)) {
-        close_charge(ledger, &guard->charge, &ledger->guarded_count);
-    }
-    UNLOCK(&ledger->lock);
-}
-
-static void guard_dealloc(PyObject *self) {
-    Guard *guard = (Guard *)self;
-    PyTypeObject *type = Py_TYPE(self);
-    PyObject_GC_UnTrack(self);
-    if (guard->weak_references != NULL) {
-        PyObject_ClearWeakRefs(self);
-    }
-    /* In any thread, inside of any other call; a step is whole, so there is none to come in between. */
-    release(guard);
-    Py_XDECREF((PyObject *)guard->charge.seat);
-    Py_XDECREF(guard->instance);
-    Py_DECREF((PyObject *)guard->ledger);
-    PyObject_GC_Del(self);
-    Py_DECREF((PyObject *)type);
-}
-
-/* The request failed: its charge leaves the guard and stays for the hold time. */
-static int fail(Guard *guard, int suspect) {
-    Ledger *ledger = guard->ledger;
-    int64_t now = ledger_now(ledger, 1);
-    count_charge *held = now < 0 ? NULL : PyMem_Malloc(sizeof *held), *spare = held;
-    if (now < 0) {
-        return -1;
-    }
-    LOCK(&ledger->lock);
-    if (is_open(&guard->charge)) {
-        if (held == NULL) {
-            close_charge(ledger, &guard->charge, &ledger->guarded_count);
-        } else {
-            unlink_charge(&guard->charge);
-            ledger->guarded_count -= 1;
-            *held = guard->charge;
-            guard->charge.seat = NULL; /* its reference has moved */
-            guard->charge.phase = CHARGE_CLOSED;
-            held->held = 1;
-            held->ends_at = now + ledger->hold_ns;
-            const count_rows *rows = rows_of(ledger, held);
-            if (rows != NULL) {
-                count_hold(rows, held, suspect);
-            }
-            spare = add_unguarded(ledger, held);
-            UNLOCK(&ledger->lock);
-            ledger_free_charge(spare);
-            return 0;
-        }
-    }
-    UNLOCK(&ledger->lock);
-    PyMem_Free(spare);
-    return 0;
-}
-
-/* Whether `judge` says yes of `error`. A judge that fails knows nothing. -1 with an exception set. */
-static int judged(PyObject *judge, PyObject *error) {
-    PyObject *answer = judge == NULL ? NULL : PyObject_CallFunctionObjArgs(judge, error, NULL);
-    int yes = answer == NULL ? 0 : PyObject_IsTrue(answer);
-    Py_XDECREF(answer);
-    if (PyErr_Occurred()) {
-        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
-            return -1;
-        }
-        PyErr_Clear();
-        yes = 0;
-    }
-    return yes;
-}
-
-static PyObject *guard_fail(PyObject *self, PyObject *args, PyObject *kwargs) {
-    Guard *guard = (Guard *)self;
-    static char *names[] = {"error", NULL};
-    PyObject *error = Py_None;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|O:fail", names, &error)) {
-        return NULL;
-    }
-    int suspect = error == Py_None || !is_open(&guard->charge) ? 0 : judged(guard->ledger->was_refused, error);
-    if (suspect < 0 || fail(guard, suspect) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-static PyObject *guard_release(PyObject *self, PyObject *unused) {
-    (void)unused;
-    release((Guard *)self);
-    Py_RETURN_NONE;
-}
-
-static PyObject *guard_first_token(PyObject *self, PyObject *unused) {
-    (void)unused;
-    Guard *guard = (Guard *)self;
-    LOCK(&guard->ledger->lock);
-    if (is_open(&guard->charge)) {
-        end_prefill(guard->ledger, &guard->charge);
-    }
-    UNLOCK(&guard->ledger->lock);
-    Py_RETURN_NONE;
-}
-
-static PyObject *guard_enter(PyObject *self, PyObject *unused) {
-    (void)unused;
-    Py_INCREF(self);
-    return self;
-}
-
-static int leave(Guard *guard, PyObject *const *args, Py_ssize_t nargs) {
-    if (nargs != 3) {
-        PyErr_SetString(PyExc_TypeError, "a guard's exit takes type, exception and traceback");
-        return -1;
-    }
-    if (args[1] != Py_None && is_open(&guard->charge)) {
-        int failure = judged(guard->ledger->is_failure, args[1]);
-        int suspect = failure > 0 ? judged(guard->ledger->was_refused, args[1]) : 0;
-        if (failure < 0 || suspect < 0) {
-            return -1;
-        }
-        if (failure > 0) {
-            return fail(guard, suspect);
-        }
-    }
-    release(guard);
-    return 0;
-}
-
-static PyObject *guard_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    if (leave((Guard *)self, args, nargs) < 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
-}
-
-/* -- Ready: an awaitable that has its value already ----------------------------------------------------------- */
-
-typedef struct {
-    PyObject_HEAD
-    PyObject *value;
-} Ready;
-
-static PyObject *ready(Guard *guard, PyObject *value) {
-    module_state *state = state_of(guard->ledger->guard_type);
-    Ready *result = state == NULL ? NULL : (Ready *)PyType_GenericAlloc(state->ready_type, 0);
-    if (result != NULL) {
-        Py_INCREF(value);
-        result->value = value;
-    }
-    return (PyObject *)result;
-}
-
-static void ready_dealloc(PyObject *self) {
-    Py_XDECREF(((Ready *)self)->value);
-    free_object(self);
-}
-
-static PyObject *ready_itself(PyObject *self) {
-    Py_INCREF(self);
-    return self;
-}
-
-static PyObject *ready_next(PyObject *self) {
-    PyErr_SetObject(PyExc_StopIteration, ((Ready *)self)->value);
-    return NULL;
-}
-
-static PyType_Slot ready_type_slots[] = {
-    {Py_tp_dealloc, ready_dealloc},
-    {Py_am_await, ready_itself},
-    {Py_tp_iter, ready_itself},
-    {Py_tp_iternext, ready_next},
-    {Py_tp_doc, "What entering and leaving a guard with `async with` awaits; never waits."},
-    {0, NULL},
-};
-
-PyType_Spec ready_spec = {
-    .name = "score_table._native.Ready",
-    .basicsize = sizeof(Ready),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = ready_type_slots,
-};
-
-static PyObject *guard_aenter(PyObject *self, PyObject *unused) {
-    (void)unused;
-    return ready((Guard *)self, self);
-}
-
-static PyObject *guard_aexit(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
-    return leave((Guard *)self, args, nargs) < 0 ? NULL : ready((Guard *)self, Py_None);
-}
-
-static PyMethodDef guard_methods[] = {
-    {"first_token", guard_first_token, METH_NOARGS,
-     "The first token came back: the prefill part of the price is taken back. Later calls do nothing."},
-    {"fail", (PyCFunction)(void (*)(void))guard_fail, METH_VARARGS | METH_KEYWORDS,
-     "fail(error=None): the instance failed the request; its price is kept for the hold time."},
-    {"release", guard_release, METH_NOARGS, "The request is over."},
-    {"__enter__", guard_enter, METH_NOARGS, NULL},
-    {"__exit__", (PyCFunction)(void (*)(void))guard_exit, METH_FASTCALL, NULL},
-    {"__aenter__", guard_aenter, METH_NOARGS, NULL},
-    {"__aexit__", (PyCFunction)(void (*)(void))guard_aexit, METH_FASTCALL, NULL},
-    {NULL, NULL, 0, NULL},
-};
-
-static PyMemberDef guard_members[] = {
-    {"instance", T_OBJECT_EX, offsetof(Guard, instance), READONLY, "the instance that was picked"},
-    {"__weaklistoffset__", T_PYSSIZET, offsetof(Guard, weak_references), READONLY, NULL},
-    {NULL, 0, 0, 0, NULL},
-};
-
-static PyType_Slot guard_type_slots[] = {
-    {Py_tp_dealloc, guard_dealloc},
-    {Py_tp_traverse, guard_traverse},
-    {Py_tp_clear, guard_clear},
-    {Py_tp_methods, guard_methods},
-    {Py_tp_members, guard_members},
-    {Py_tp_doc, "The guard of one dispatched request: counted until the end, taken back exactly once."},
-    {0, NULL},
-};
-
-PyType_Spec guard_spec = {
-    .name = "score_table._native.Guard",
-    .basicsize = sizeof(Guard),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
-    .slots = guard_type_slots,
 };

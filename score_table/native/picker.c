@@ -3,135 +3,20 @@
  * A Picker answers only where everything is as it should be: a live table with an up-to-date slot map, a lane,
  * and a slot for every object of a list or tuple. Anything else it leaves, with None, to its caller in Python.
  */
-#include "types.h"
+#include "roster.h"
 
-#include <string.h>
 #include <structmember.h>
-
-/* Objects known at most; beyond it all are forgotten and looked up anew. */
-#define ROSTER_LIMIT 16384
-#define LISTS_KEPT 4
-#define FINGERPRINTS 8
-
-typedef struct {
-    PyObject *object; /* NULL: free */
-    Seat *seat;
-} entry;
-
-/* A list or tuple seen before, by content. Its seats are borrowed from the roster. */
-typedef struct {
-    Py_ssize_t length; /* 0: free */
-    PyObject **items;
-    Seat **seats;
-    uint64_t version;  /* of the ledger that the fields below are for */
-    int usable;        /* every object has a slot */
-    int every;         /* together they are all instances of the table */
-    uint32_t count;    /* different slots */
-    int32_t *slots;    /* in rising order */
-    int32_t *position; /* first index in the list, by slot; -1: none */
-    uint32_t width;    /* words in position */
-} known_list;
 
 typedef struct {
     PyObject_HEAD
     step_lock lock; /* taken before the ledger's */
     Ledger *ledger;
     PyObject *seat_of, *stream;
-    entry *roster;
-    size_t capacity, used; /* capacity: a power of 2, at least twice what is used */
-    known_list lists[LISTS_KEPT];
-    unsigned int next_list;
-    uint64_t fingerprints[FINGERPRINTS];
-    unsigned int next_fingerprint;
+    roster roster;
     long long cursor;
     unsigned long long picks;
+    uint64_t forks; /* of the ledger for which the lock is */
 } Picker;
-
-/* What has to be dropped once nothing is locked: dropping a last reference may run any code. */
-typedef struct {
-    known_list lists[LISTS_KEPT];
-    entry *roster;
-    size_t capacity;
-} dropped;
-
-static void drop_list(known_list *list) {
-    for (Py_ssize_t index = 0; index < list->length; index++) {
-        Py_DECREF(list->items[index]);
-    }
-    PyMem_Free(list->items);
-    PyMem_Free(list->seats);
-    PyMem_Free(list->slots);
-    PyMem_Free(list->position);
-}
-
-static void drop(dropped *what) {
-    for (int index = 0; index < LISTS_KEPT; index++) {
-        if (what->lists[index].length != 0) {
-            drop_list(&what->lists[index]);
-        }
-    }
-    for (size_t index = 0; index < what->capacity; index++) {
-        if (what->roster[index].object != NULL) {
-            Py_DECREF(what->roster[index].object);
-            Py_DECREF((PyObject *)what->roster[index].seat);
-        }
-    }
-    PyMem_Free(what->roster);
-}
-
-/* -- the roster ----------------------------------------------------------------------------------------------- */
-
-static uint64_t mixed(const void *pointer) {
-    uint64_t value = (uint64_t)(uintptr_t)pointer * 0x9E3779B97F4A7C15u;
-    return value ^ value >> 32;
-}
-
-static entry *place_of(entry *roster, size_t capacity, const PyObject *object) {
-    size_t index = mixed(object) & (capacity - 1);
-    while (roster[index].object != NULL && roster[index].object != object) {
-        index = (index + 1) & (capacity - 1);
-    }
-    return roster + index;
-}
-
-static void forget(Picker *picker, dropped *what) {
-    memcpy(what->lists, picker->lists, sizeof what->lists);
-    memset(picker->lists, 0, sizeof picker->lists);
-    what->roster = picker->roster;
-    what->capacity = picker->capacity;
-    picker->roster = NULL;
-    picker->capacity = picker->used = 0;
-}
-
-/* Take `object` up with its seat (new references). -1 without memory. */
-static int enrol(Picker *picker, PyObject *object, Seat *seat, dropped *what) {
-    if (picker->used >= ROSTER_LIMIT) {
-        forget(picker, what);
-    }
-    if (2 * (picker->used + 1) > picker->capacity) {
-        size_t capacity = picker->capacity == 0 ? 64 : 2 * picker->capacity;
-        entry *roster = PyMem_Calloc(capacity, sizeof *roster);
-        if (roster == NULL) {
-            return -1;
-        }
-        for (size_t index = 0; index < picker->capacity; index++) {
-            if (picker->roster[index].object != NULL) {
-                *place_of(roster, capacity, picker->roster[index].object) = picker->roster[index];
-            }
-        }
-        PyMem_Free(picker->roster);
-        picker->roster = roster;
-        picker->capacity = capacity;
-    }
-    entry *place = place_of(picker->roster, picker->capacity, object);
-    if (place->object == NULL) {
-        Py_INCREF(object);
-        Py_INCREF((PyObject *)seat);
-        *place = (entry){object, seat};
-        picker->used += 1;
-    }
-    return 0;
-}
 
 /* Look up every object of the tuple that is not known yet: 0; 1 where that cannot be; -1 with an exception set. */
 static int enrol_all(Picker *picker, PyObject *tuple) {
@@ -139,7 +24,7 @@ static int enrol_all(Picker *picker, PyObject *tuple) {
     for (Py_ssize_t index = 0; index < length; index++) {
         PyObject *object = PyTuple_GetItem(tuple, index);
         LOCK(&picker->lock);
-        int known = picker->capacity != 0 && place_of(picker->roster, picker->capacity, object)->object == object;
+        int known = roster_seat(&picker->roster, object) != NULL;
         UNLOCK(&picker->lock);
         if (known) {
             continue;
@@ -156,115 +41,16 @@ static int enrol_all(Picker *picker, PyObject *tuple) {
             Py_DECREF(seat);
             return 1;
         }
-        dropped what = {.roster = NULL};
+        dropped what = {.capacity = 0};
         LOCK(&picker->lock);
-        int failed = enrol(picker, object, (Seat *)seat, &what);
+        int failed = roster_enrol(&picker->roster, object, (Seat *)seat, &what);
         UNLOCK(&picker->lock);
         Py_DECREF(seat);
-        drop(&what);
+        roster_drop(&what);
         if (failed) {
             return 1;
         }
     }
-    return 0;
-}
-
-/* -- lists ---------------------------------------------------------------------------------------------------- */
-
-static PyObject *item(PyObject *sequence, int is_list, Py_ssize_t index) {
-    return is_list ? PyList_GetItem(sequence, index) : PyTuple_GetItem(sequence, index);
-}
-
-static int by_value(const void *left, const void *right) {
-    int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
-    return (a > b) - (a < b);
-}
-
-/* Bring slots and positions of a known list up to the ledger's version. -1 without memory. */
-static int refresh(const Ledger *ledger, known_list *list) {
-    uint32_t width = ledger->rows->rows.slots;
-    if (list->width != width) {
-        int32_t *position = PyMem_Malloc(width * sizeof *position);
-        if (position == NULL) {
-            return -1;
-        }
-        PyMem_Free(list->position);
-        list->position = position;
-        list->width = width;
-    }
-    memset(list->position, -1, width * sizeof *list->position);
-    list->version = ledger->version;
-    list->usable = 0;
-    list->count = 0;
-    for (Py_ssize_t index = 0; index < list->length; index++) {
-        const Seat *seat = list->seats[index];
-        if (seat->version != ledger->version || seat->slot < 0) {
-            return 0;
-        }
-        if (list->position[seat->slot] < 0) {
-            list->position[seat->slot] = (int32_t)index;
-            list->slots[list->count++] = seat->slot;
-        }
-    }
-    qsort(list->slots, list->count, sizeof *list->slots, by_value);
-    list->every = list->count == ledger->holders;
-    list->usable = 1;
-    return 0;
-}
-
-static known_list *known(Picker *picker, PyObject *sequence, int is_list, Py_ssize_t length) {
-    for (int which = 0; which < LISTS_KEPT; which++) {
-        known_list *list = picker->lists + which;
-        if (list->length != length) {
-            continue;
-        }
-        Py_ssize_t index = 0;
-        if (is_list) {
-            while (index < length && PyList_GetItem(sequence, index) == list->items[index]) {
-                index++;
-            }
-        } else {
-            while (index < length && PyTuple_GetItem(sequence, index) == list->items[index]) {
-                index++;
-            }
-        }
-        if (index == length) {
-            return list;
-        }
-    }
-    return NULL;
-}
-
-/* Keep a list that comes again and again; every object of it is in the roster. */
-static void keep(Picker *picker, PyObject *sequence, int is_list, Py_ssize_t length, dropped *what) {
-    known_list list = {.length = length};
-    list.items = PyMem_Malloc((size_t)length * sizeof *list.items);
-    list.seats = PyMem_Malloc((size_t)length * sizeof *list.seats);
-    list.slots = PyMem_Malloc((size_t)length * sizeof *list.slots);
-    if (list.items == NULL || list.seats == NULL || list.slots == NULL) {
-        list.length = 0;
-        drop_list(&list);
-        return;
-    }
-    for (Py_ssize_t index = 0; index < length; index++) {
-        PyObject *object = item(sequence, is_list, index);
-        Py_INCREF(object);
-        list.items[index] = object;
-        list.seats[index] = place_of(picker->roster, picker->capacity, object)->seat;
-    }
-    known_list *place = picker->lists + picker->next_list++ % LISTS_KEPT;
-    what->lists[0] = *place;
-    *place = list;
-}
-
-/* Whether a list of that fingerprint was seen lately. */
-static int seen(Picker *picker, uint64_t fingerprint) {
-    for (int index = 0; index < FINGERPRINTS; index++) {
-        if (picker->fingerprints[index] == fingerprint) {
-            return 1;
-        }
-    }
-    picker->fingerprints[picker->next_fingerprint++ % FINGERPRINTS] = fingerprint;
     return 0;
 }
 
@@ -299,9 +85,9 @@ static Py_ssize_t choose(Picker *picker, PyObject *sequence, int is_list, Py_ssi
     const int32_t *extra = ledger->rows->rows.token == 0 ? ledger->rows->rows.cells : NULL;
     uint32_t n = pick_n(table);
     int64_t cursor = n == 0 ? 0 : picker->cursor % n;
-    known_list *list = known(picker, sequence, is_list, length);
+    known_list *list = roster_list(&picker->roster, sequence, is_list, length);
     if (list != NULL) {
-        if (list->version != ledger->version && refresh(ledger, list) < 0) {
+        if (list->version != ledger->version && roster_refresh(ledger, list) < 0) {
             return SLOW;
         }
         if (!list->usable) {
@@ -321,30 +107,25 @@ static Py_ssize_t choose(Picker *picker, PyObject *sequence, int is_list, Py_ssi
     if (length > PICK_STACK_SLOTS) {
         return SLOW;
     }
-    if (picker->capacity == 0) {
-        return UNKNOWN_OBJECTS;
-    }
     for (Py_ssize_t index = 0; index < length; index++) {
-        PyObject *object = item(sequence, is_list, index);
-        const entry *place = place_of(picker->roster, picker->capacity, object);
-        if (place->object == NULL) {
+        PyObject *object = item_of(sequence, is_list, index);
+        const Seat *its = roster_seat(&picker->roster, object);
+        if (its == NULL) {
             return UNKNOWN_OBJECTS;
         }
-        if (place->seat->version != ledger->version || place->seat->slot < 0) {
+        if (its->version != ledger->version || its->slot < 0) {
             return SLOW;
         }
-        slots[index] = place->seat->slot;
+        slots[index] = its->slot;
         fingerprint = (fingerprint ^ (uint64_t)(uintptr_t)object) * 0x9E3779B97F4A7C15u;
     }
     int32_t index = pick_among(table, slots, (uint32_t)length, cursor, extra);
     if (index < 0) {
         return SLOW;
     }
-    *seat = place_of(picker->roster, picker->capacity, item(sequence, is_list, index))->seat;
+    *seat = roster_seat(&picker->roster, item_of(sequence, is_list, index));
     picker->cursor = slots[index] + 1;
-    if (seen(picker, fingerprint)) {
-        keep(picker, sequence, is_list, length, what);
-    }
+    roster_keep(&picker->roster, sequence, is_list, length, fingerprint, what);
     return index;
 }
 
@@ -358,6 +139,11 @@ typedef struct {
 
 /* 0; 1 where it is not for this picker; -1 with an exception set. */
 static int ask(Picker *picker, PyObject *instances, question *asked) {
+    if (picker->forks != picker->ledger->forks) {
+        /* In a forked child: another thread of the parent may have held it. */
+        picker->lock = (step_lock){0};
+        picker->forks = picker->ledger->forks;
+    }
     asked->is_list = PyList_CheckExact(instances);
     if (!asked->is_list && !PyTuple_CheckExact(instances)) {
         return 1;
@@ -390,7 +176,7 @@ static int pick_and_count(Picker *picker, question *asked, Guard *guard, int32_t
                           count_charge *charge, PyObject **instance) {
     Ledger *ledger = picker->ledger;
     for (int attempt = 0; attempt < 2; attempt++) {
-        dropped what = {.roster = NULL};
+        dropped what = {.capacity = 0};
         count_charge *oldest = NULL;
         Seat *seat = NULL;
         LOCK(&picker->lock);
@@ -400,7 +186,7 @@ static int pick_and_count(Picker *picker, question *asked, Guard *guard, int32_t
                                               : choose(picker, asked->sequence, asked->is_list, asked->length,
                                                        asked->now, &seat, &what);
         if (index >= 0) {
-            PyObject *chosen = item(asked->sequence, asked->is_list, index);
+            PyObject *chosen = item_of(asked->sequence, asked->is_list, index);
             Py_INCREF(chosen);
             *instance = chosen;
             if (guard != NULL) {
@@ -413,7 +199,7 @@ static int pick_and_count(Picker *picker, question *asked, Guard *guard, int32_t
         }
         UNLOCK(&ledger->lock);
         UNLOCK(&picker->lock);
-        drop(&what);
+        roster_drop(&what);
         ledger_free_charge(oldest);
         if (index >= 0) {
             return 1;
@@ -499,21 +285,21 @@ static int picker_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)picker->ledger);
     Py_VISIT(picker->seat_of);
     for (int which = 0; which < LISTS_KEPT; which++) {
-        for (Py_ssize_t index = 0; index < picker->lists[which].length; index++) {
-            Py_VISIT(picker->lists[which].items[index]);
+        for (Py_ssize_t index = 0; index < picker->roster.lists[which].length; index++) {
+            Py_VISIT(picker->roster.lists[which].items[index]);
         }
     }
-    for (size_t index = 0; index < picker->capacity; index++) {
-        Py_VISIT(picker->roster[index].object);
+    for (size_t index = 0; index < picker->roster.capacity; index++) {
+        Py_VISIT(picker->roster.entries[index].object);
     }
     return 0;
 }
 
 static int picker_clear(PyObject *self) {
     Picker *picker = (Picker *)self;
-    dropped what = {.roster = NULL};
-    forget(picker, &what);
-    drop(&what);
+    dropped what = {.capacity = 0};
+    roster_forget(&picker->roster, &what);
+    roster_drop(&what);
     Py_CLEAR(picker->seat_of);
     return 0;
 }
@@ -572,17 +358,10 @@ static PyObject *picker_get_cursor(PyObject *self, void *unused) {
     return PyLong_FromLongLong(((Picker *)self)->cursor);
 }
 
-static PyObject *picker_after_fork(PyObject *self, PyObject *unused) {
-    (void)unused;
-    ((Picker *)self)->lock = (step_lock){0};
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef picker_methods[] = {
     {"dispatch", (PyCFunction)(void (*)(void))picker_dispatch, METH_FASTCALL,
      "dispatch(instances, hint, prompt_tokens) -> Guard, or None where the caller has to see to it"},
     {"select", picker_select, METH_O, "select(instances) -> instance, or None where the caller has to see to it"},
-    {"after_fork", picker_after_fork, METH_NOARGS, "In a forked child: a lock of another thread is void."},
     {NULL, NULL, 0, NULL},
 };
 

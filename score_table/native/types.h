@@ -65,6 +65,7 @@ typedef struct {
     Rows *rows; /* NULL: nowhere to count */
     Core *core; /* of the same table */
     uint64_t membership, version;
+    uint64_t forks; /* since this ledger was made */
     uint64_t max_heartbeat_age;
     uint32_t holders; /* instances in the table */
     count_prices nominal;
@@ -98,6 +99,9 @@ void free_object(PyObject *self);
 /* The ledger's time, ns: `coarse` is a few ms behind and cheaper. -1 with an exception set. */
 int64_t ledger_now(Ledger *ledger, int coarse);
 
+/* A slot as an argument gives it, None as -1. -1 with an exception set, else 0. */
+int slot_argument(PyObject *argument, int32_t *slot);
+
 /* Prompt tokens as an argument gives them, -1 for unknown; never an exception, unless it is no Exception (-2). */
 int32_t prompt_tokens_of(PyObject *argument);
 
@@ -114,7 +118,29 @@ void ledger_open(Ledger *ledger, Guard *guard, PyObject *instance, Seat *seat, i
  * make room for it, to be freed with ledger_free_charge after unlocking; NULL if none had to. */
 count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, int64_t now);
 
-/* Free a closed charge and drop its reference to its seat. Not under the lock. */
+int charge_is_open(const count_charge *charge);
+void charge_unlink(count_charge *charge);
+
+/* The rows that hold the charge, if they are still this process's; else NULL. */
+const count_rows *ledger_rows_of(const Ledger *ledger, const count_charge *charge);
+
+/* Take back the prefill part, once. */
+void ledger_end_prefill(Ledger *ledger, count_charge *charge);
+
+/* The charge is over; it leaves its list, whose length is *count. */
+void ledger_close(Ledger *ledger, count_charge *charge, uint32_t *count);
+
+/* Put the charge, linked nowhere, on its own. Returns as ledger_hold. */
+count_charge *ledger_add_unguarded(Ledger *ledger, count_charge *charge);
+
+/* Count every open charge anew, in the rows there are now. */
+void ledger_recount(Ledger *ledger);
+
+/* Give charges without a slot one, where their instance has joined the table since. */
+void ledger_match_again(Ledger *ledger);
+
+/* Not under the lock: free closed charges (a chain by `next`, in the second) and drop their seats. */
 void ledger_free_charge(count_charge *charge);
+void ledger_free_chain(count_charge *chain);
 
 #endif

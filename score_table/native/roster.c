@@ -1,0 +1,185 @@
+#include "roster.h"
+
+#include <string.h>
+
+/* Objects known at most; beyond it all are forgotten and looked up anew. */
+#define ROSTER_LIMIT 16384
+
+static void drop_list(known_list *list) {
+    for (Py_ssize_t index = 0; index < list->length; index++) {
+        Py_DECREF(list->items[index]);
+    }
+    PyMem_Free(list->items);
+    PyMem_Free(list->seats);
+    PyMem_Free(list->slots);
+    PyMem_Free(list->position);
+}
+
+void roster_drop(dropped *what) {
+    for (int index = 0; index < LISTS_KEPT; index++) {
+        if (what->lists[index].length != 0) {
+            drop_list(&what->lists[index]);
+        }
+    }
+    for (size_t index = 0; index < what->capacity; index++) {
+        if (what->entries[index].object != NULL) {
+            Py_DECREF(what->entries[index].object);
+            Py_DECREF((PyObject *)what->entries[index].seat);
+        }
+    }
+    PyMem_Free(what->entries);
+}
+
+/* -- the roster ----------------------------------------------------------------------------------------------- */
+
+static uint64_t mixed(const void *pointer) {
+    uint64_t value = (uint64_t)(uintptr_t)pointer * 0x9E3779B97F4A7C15u;
+    return value ^ value >> 32;
+}
+
+static entry *place_of(entry *entries, size_t capacity, const PyObject *object) {
+    size_t index = mixed(object) & (capacity - 1);
+    while (entries[index].object != NULL && entries[index].object != object) {
+        index = (index + 1) & (capacity - 1);
+    }
+    return entries + index;
+}
+
+void roster_forget(roster *all, dropped *what) {
+    memcpy(what->lists, all->lists, sizeof what->lists);
+    memset(all->lists, 0, sizeof all->lists);
+    what->entries = all->entries;
+    what->capacity = all->capacity;
+    all->entries = NULL;
+    all->capacity = all->used = 0;
+}
+
+Seat *roster_seat(const roster *all, const PyObject *object) {
+    return all->capacity == 0 ? NULL : place_of(all->entries, all->capacity, object)->seat;
+}
+
+int roster_enrol(roster *all, PyObject *object, Seat *seat, dropped *what) {
+    if (all->used >= ROSTER_LIMIT) {
+        roster_forget(all, what);
+    }
+    if (2 * (all->used + 1) > all->capacity) {
+        size_t capacity = all->capacity == 0 ? 64 : 2 * all->capacity;
+        entry *entries = PyMem_Calloc(capacity, sizeof *entries);
+        if (entries == NULL) {
+            return -1;
+        }
+        for (size_t index = 0; index < all->capacity; index++) {
+            if (all->entries[index].object != NULL) {
+                *place_of(entries, capacity, all->entries[index].object) = all->entries[index];
+            }
+        }
+        PyMem_Free(all->entries);
+        all->entries = entries;
+        all->capacity = capacity;
+    }
+    entry *place = place_of(all->entries, all->capacity, object);
+    if (place->object == NULL) {
+        Py_INCREF(object);
+        Py_INCREF((PyObject *)seat);
+        *place = (entry){object, seat};
+        all->used += 1;
+    }
+    return 0;
+}
+
+/* -- lists ---------------------------------------------------------------------------------------------------- */
+
+static int by_value(const void *left, const void *right) {
+    int32_t a = *(const int32_t *)left, b = *(const int32_t *)right;
+    return (a > b) - (a < b);
+}
+
+int roster_refresh(const Ledger *ledger, known_list *list) {
+    uint32_t width = ledger->rows->rows.slots;
+    if (list->width != width) {
+        int32_t *position = PyMem_Malloc(width * sizeof *position);
+        if (position == NULL) {
+            return -1;
+        }
+        PyMem_Free(list->position);
+        list->position = position;
+        list->width = width;
+    }
+    memset(list->position, -1, width * sizeof *list->position);
+    list->version = ledger->version;
+    list->usable = 0;
+    list->count = 0;
+    for (Py_ssize_t index = 0; index < list->length; index++) {
+        const Seat *seat = list->seats[index];
+        if (seat->version != ledger->version || seat->slot < 0) {
+            return 0;
+        }
+        if (list->position[seat->slot] < 0) {
+            list->position[seat->slot] = (int32_t)index;
+            list->slots[list->count++] = seat->slot;
+        }
+    }
+    qsort(list->slots, list->count, sizeof *list->slots, by_value);
+    list->every = list->count == ledger->holders;
+    list->usable = 1;
+    return 0;
+}
+
+known_list *roster_list(roster *all, PyObject *sequence, int is_list, Py_ssize_t length) {
+    for (int which = 0; which < LISTS_KEPT; which++) {
+        known_list *list = all->lists + which;
+        if (list->length != length) {
+            continue;
+        }
+        Py_ssize_t index = 0;
+        if (is_list) {
+            while (index < length && PyList_GetItem(sequence, index) == list->items[index]) {
+                index++;
+            }
+        } else {
+            while (index < length && PyTuple_GetItem(sequence, index) == list->items[index]) {
+                index++;
+            }
+        }
+        if (index == length) {
+            return list;
+        }
+    }
+    return NULL;
+}
+
+/* Whether a list of that fingerprint was seen lately. */
+static int seen(roster *all, uint64_t fingerprint) {
+    for (int index = 0; index < FINGERPRINTS; index++) {
+        if (all->fingerprints[index] == fingerprint) {
+            return 1;
+        }
+    }
+    all->fingerprints[all->next_fingerprint++ % FINGERPRINTS] = fingerprint;
+    return 0;
+}
+
+void roster_keep(roster *all, PyObject *sequence, int is_list, Py_ssize_t length, uint64_t fingerprint,
+                 dropped *what) {
+    if (!seen(all, fingerprint)) {
+        return;
+    }
+    known_list list = {.length = length};
+    list.items = PyMem_Malloc((size_t)length * sizeof *list.items);
+    list.seats = PyMem_Malloc((size_t)length * sizeof *list.seats);
+    list.slots = PyMem_Malloc((size_t)length * sizeof *list.slots);
+    if (list.items == NULL || list.seats == NULL || list.slots == NULL) {
+        list.length = 0;
+        drop_list(&list);
+        return;
+    }
+    for (Py_ssize_t index = 0; index < length; index++) {
+        PyObject *object = item_of(sequence, is_list, index);
+        Py_INCREF(object);
+        list.items[index] = object;
+        list.seats[index] = place_of(all->entries, all->capacity, object)->seat;
+    }
+    known_list *place = all->lists + all->next_list++ % LISTS_KEPT;
+    what->lists[0] = *place;
+    *place = list;
+}

@@ -1,0 +1,192 @@
+/* The steps of a ledger: what happens to open charges. Called with the ledger locked, unless said otherwise. */
+#include "types.h"
+
+#include <time.h>
+
+/* Charges that nobody holds are ended by time; beyond this many the oldest ends early. */
+#define UNGUARDED_LIMIT 65536
+#define PREFILL_RATE 7500 /* prompt tokens per second, where nobody sees the first token */
+#define MEAN_WEIGHT (1.0 / 64)
+
+int charge_is_open(const count_charge *charge) {
+    return charge->phase == CHARGE_PREFILL || charge->phase == CHARGE_DECODE;
+}
+
+static void link_last(count_charge *head, count_charge *charge) {
+    charge->next = head;
+    charge->previous = head->previous;
+    head->previous->next = charge;
+    head->previous = charge;
+}
+
+void charge_unlink(count_charge *charge) {
+    charge->previous->next = charge->next;
+    charge->next->previous = charge->previous;
+    charge->next = charge->previous = NULL;
+}
+
+const count_rows *ledger_rows_of(const Ledger *ledger, const count_charge *charge) {
+    if (ledger->rows == NULL || charge->home != &ledger->rows->rows || !count_is_mine(charge->home)) {
+        return NULL;
+    }
+    return charge->home;
+}
+
+/* Count the charge where its seat says now. */
+static void count_at_seat(Ledger *ledger, count_charge *charge) {
+    Seat *seat = charge->seat;
+    charge->slot = ledger->rows != NULL && seat->version == ledger->version ? seat->slot : -1;
+    charge->home = NULL;
+    if (charge->slot < 0) {
+        seat->units += count_price(charge, &ledger->nominal);
+    } else if (count_is_mine(&ledger->rows->rows)) {
+        count_add(&ledger->rows->rows, charge, &seat->prices);
+    } /* else the lane is lost; housekeeping claims anew and counts every open charge there */
+}
+
+void ledger_end_prefill(Ledger *ledger, count_charge *charge) {
+    if (charge->phase != CHARGE_PREFILL || charge->held) {
+        return;
+    }
+    if (charge->slot < 0) {
+        ((Seat *)charge->seat)->units -= charge->added_prefill;
+    }
+    count_end_prefill(ledger_rows_of(ledger, charge), charge);
+}
+
+void ledger_close(Ledger *ledger, count_charge *charge, uint32_t *count) {
+    const count_rows *rows = ledger_rows_of(ledger, charge);
+    if (charge->slot < 0) {
+        ((Seat *)charge->seat)->units -= charge->added_request + charge->added_prefill + charge->added_kv;
+    } else if (rows != NULL) {
+        count_take_back(rows, charge);
+    }
+    charge->phase = CHARGE_CLOSED;
+    charge_unlink(charge);
+    *count -= 1;
+}
+
+static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prompt_tokens, int first_token_visible,
+                  int64_t now) {
+    if (prompt_tokens < 0) {
+        prompt_tokens = (int32_t)ledger->mean_prompt_tokens;
+    } else {
+        ledger->mean_prompt_tokens += (prompt_tokens - ledger->mean_prompt_tokens) * MEAN_WEIGHT;
+    }
+    Py_INCREF(seat);
+    charge->seat = seat;
+    charge->prompt_tokens = prompt_tokens;
+    charge->phase = CHARGE_PREFILL;
+    charge->prefill_ends = first_token_visible ? 0 : now + (int64_t)prompt_tokens * 1000000000 / PREFILL_RATE;
+    count_at_seat(ledger, charge);
+}
+
+void ledger_open(Ledger *ledger, Guard *guard, PyObject *instance, Seat *seat, int32_t prompt_tokens,
+                 int first_token_visible, int64_t now) {
+    Py_INCREF(instance);
+    guard->instance = instance;
+    begin(ledger, &guard->charge, seat, prompt_tokens, first_token_visible, now);
+    link_last(&ledger->guarded, &guard->charge);
+    ledger->guarded_count += 1;
+}
+
+count_charge *ledger_add_unguarded(Ledger *ledger, count_charge *charge) {
+    count_charge *oldest = NULL;
+    if (ledger->unguarded_count >= UNGUARDED_LIMIT) {
+        oldest = ledger->unguarded.next;
+        ledger_close(ledger, oldest, &ledger->unguarded_count);
+    }
+    link_last(&ledger->unguarded, charge);
+    ledger->unguarded_count += 1;
+    return oldest;
+}
+
+count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, int64_t now) {
+    *charge = (count_charge){.ends_at = now + seat->hold_ns};
+    seat->selected = 1;
+    begin(ledger, charge, seat, -1, 0, now);
+    return ledger_add_unguarded(ledger, charge);
+}
+
+void ledger_free_charge(count_charge *charge) {
+    if (charge != NULL) {
+        Py_DECREF((PyObject *)charge->seat);
+        PyMem_Free(charge);
+    }
+}
+
+void ledger_free_chain(count_charge *chain) {
+    while (chain != NULL) {
+        count_charge *next = chain->next;
+        ledger_free_charge(chain);
+        chain = next;
+    }
+}
+
+void ledger_recount(Ledger *ledger) {
+    count_charge *heads[] = {&ledger->guarded, &ledger->unguarded};
+    for (int index = 0; index < 2; index++) {
+        for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
+            ((Seat *)charge->seat)->units = 0;
+        }
+    }
+    for (int index = 0; index < 2; index++) {
+        for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
+            count_at_seat(ledger, charge);
+        }
+    }
+}
+
+void ledger_match_again(Ledger *ledger) {
+    count_charge *heads[] = {&ledger->guarded, &ledger->unguarded};
+    for (int index = 0; index < 2; index++) {
+        for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
+            Seat *seat = charge->seat;
+            if (charge->slot < 0 && ledger->rows != NULL && seat->version == ledger->version && seat->slot >= 0) {
+                seat->units -= charge->added_request + charge->added_prefill + charge->added_kv;
+                count_at_seat(ledger, charge);
+            }
+        }
+    }
+}
+
+/* -- arguments; not locked ------------------------------------------------------------------------------------ */
+
+int64_t ledger_now(Ledger *ledger, int coarse) {
+    if (ledger->clock == NULL) {
+        struct timespec now;
+        clock_gettime(coarse ? CLOCK_MONOTONIC_COARSE : CLOCK_MONOTONIC, &now);
+        return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    }
+    PyObject *answer = PyObject_CallNoArgs(ledger->clock);
+    if (answer == NULL) {
+        return -1;
+    }
+    long long now = PyLong_AsLongLong(answer);
+    Py_DECREF(answer);
+    if (now < 0 && !PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "the clock says %lld ns: it must not be negative", now);
+    }
+    return now < 0 ? -1 : now;
+}
+
+int32_t prompt_tokens_of(PyObject *argument) {
+    if (argument == Py_None) {
+        return -1;
+    }
+    PyObject *number = PyLong_CheckExact(argument) ? (Py_INCREF(argument), argument) : PyNumber_Long(argument);
+    int overflow = 0;
+    long long tokens = number == NULL ? -1 : PyLong_AsLongLongAndOverflow(number, &overflow);
+    Py_XDECREF(number);
+    if (number == NULL || (tokens == -1 && PyErr_Occurred())) {
+        if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+            return -2;
+        }
+        PyErr_Clear(); /* no number: as good as not told */
+        return -1;
+    }
+    if (overflow != 0) {
+        return overflow < 0 ? 0 : PROMPT_TOKENS_LIMIT;
+    }
+    return (int32_t)(tokens < 0 ? 0 : tokens > PROMPT_TOKENS_LIMIT ? PROMPT_TOKENS_LIMIT : tokens);
+}
