@@ -25,6 +25,8 @@ from tests.tables import make_table
 from tests.unit.proxy_adapter.instances import plain
 from tests.waiting import wait_until
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 
 class Fixture:
     def __init__(self, name: str) -> None:

@@ -20,6 +20,8 @@ from score_table.writer import TableWriter
 from tests.tables import PRICES, make_table, publish
 from tests.unit.proxy_adapter.instances import Plain, plain
 
+pytestmark = pytest.mark.usefixtures("each_core")
+
 
 class Fixture:
     """One table of 8 equal instances, one lane, a clock that stands."""
