@@ -35,9 +35,10 @@ static void lower_cell(const count_rows *rows, int32_t slot, int32_t units) {
     STORE(rows->cells[slot], left);
 }
 
-/* Rounded half to even, as Python rounds. */
+/* Rounded half to even, as Python rounds; 0 for what is no price. */
 static int64_t units_of(double price, int32_t tokens) {
-    return (int64_t)rint(price * tokens);
+    double units = price * tokens;
+    return units >= 0 && units < INT32_MAX ? (int64_t)rint(units) : 0;
 }
 
 static int32_t within(int64_t units, int64_t room) {

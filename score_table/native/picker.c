@@ -113,10 +113,10 @@ static Py_ssize_t choose(Picker *picker, PyObject *sequence, int is_list, Py_ssi
         if (its == NULL) {
             return UNKNOWN_OBJECTS;
         }
-        if (its->version != ledger->version || its->slot < 0) {
+        slots[index] = ledger_slot_of(ledger, its);
+        if (slots[index] < 0) {
             return SLOW;
         }
-        slots[index] = its->slot;
         fingerprint = (fingerprint ^ (uint64_t)(uintptr_t)object) * 0x9E3779B97F4A7C15u;
     }
     int32_t index = pick_among(table, slots, (uint32_t)length, cursor, extra);

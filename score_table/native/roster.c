@@ -110,13 +110,13 @@ int roster_refresh(const Ledger *ledger, known_list *list) {
     list->usable = 0;
     list->count = 0;
     for (Py_ssize_t index = 0; index < list->length; index++) {
-        const Seat *seat = list->seats[index];
-        if (seat->version != ledger->version || seat->slot < 0) {
+        int32_t slot = ledger_slot_of(ledger, list->seats[index]);
+        if (slot < 0) {
             return 0;
         }
-        if (list->position[seat->slot] < 0) {
-            list->position[seat->slot] = (int32_t)index;
-            list->slots[list->count++] = seat->slot;
+        if (list->position[slot] < 0) {
+            list->position[slot] = (int32_t)index;
+            list->slots[list->count++] = slot;
         }
     }
     qsort(list->slots, list->count, sizeof *list->slots, by_value);

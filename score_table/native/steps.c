@@ -35,7 +35,7 @@ const count_rows *ledger_rows_of(const Ledger *ledger, const count_charge *charg
 /* Count the charge where its seat says now. */
 static void count_at_seat(Ledger *ledger, count_charge *charge) {
     Seat *seat = charge->seat;
-    charge->slot = ledger->rows != NULL && seat->version == ledger->version ? seat->slot : -1;
+    charge->slot = ledger_slot_of(ledger, seat);
     charge->home = NULL;
     if (charge->slot < 0) {
         seat->units += count_price(charge, &ledger->nominal);
@@ -142,7 +142,7 @@ void ledger_match_again(Ledger *ledger) {
     for (int index = 0; index < 2; index++) {
         for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
             Seat *seat = charge->seat;
-            if (charge->slot < 0 && ledger->rows != NULL && seat->version == ledger->version && seat->slot >= 0) {
+            if (charge->slot < 0 && ledger_slot_of(ledger, seat) >= 0) {
                 seat->units -= charge->added_request + charge->added_prefill + charge->added_kv;
                 count_at_seat(ledger, charge);
             }

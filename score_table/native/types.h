@@ -110,6 +110,14 @@ Guard *ledger_new_guard(Ledger *ledger);
 
 /* The steps below are called with the ledger locked. */
 
+/* Where the seat's instance sits in the table in use; -1: nowhere. */
+static inline int32_t ledger_slot_of(const Ledger *ledger, const Seat *seat) {
+    if (ledger->rows == NULL || seat->version != ledger->version || seat->slot >= (int32_t)ledger->rows->rows.slots) {
+        return -1;
+    }
+    return seat->slot;
+}
+
 /* Count the request of `guard` at `seat` from `now` on. Takes its own references. */
 void ledger_open(Ledger *ledger, Guard *guard, PyObject *instance, Seat *seat, int32_t prompt_tokens,
                  int first_token_visible, int64_t now);
