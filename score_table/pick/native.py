@@ -27,7 +27,7 @@ _LAYOUT = {
     "PROMPT_TOKENS_LIMIT": PROMPT_TOKENS_LIMIT,
     "READY": int(State.READY),
 }
-if _native.LAYOUT != _LAYOUT:
+if getattr(_native, "LAYOUT", None) != _LAYOUT:
     raise ImportError("it was built for another layout of the table: install loadboard again")
 
 

@@ -297,6 +297,16 @@ def test_detail_records_random_all_over(hostile: Hostile) -> None:
         hostile.meets(detail_made_right(image, 0), "random record")
 
 
+#: The ends of signed and unsigned words of 32 and 64 bits.
+_EXTREMES = (
+    b"\xff" * 8,
+    b"\xff" * 7 + b"\x7f",
+    bytes(7) + b"\x80",
+    b"\xff\xff\xff\x7f" * 2,
+    b"\0\0\0\x80" * 2,
+)
+
+
 @pytest.mark.parametrize("core_name", sorted(CORES))
 def test_a_table_scribbled_over_while_it_is_in_use(hostile: Hostile, core_name: str) -> None:
     """Behind the identity part nothing is safe from other members of the group; picks go on all the same."""
@@ -309,10 +319,9 @@ def test_a_table_scribbled_over_while_it_is_in_use(hostile: Hostile, core_name: 
     with hostile.path.open("r+b") as file:
         for _ in range(300):
             size = hostile.rng.choice([1, 8, 64, 512, 4096])
-            offset = hostile.rng.randrange(behind, GEOMETRY.total_size - size)
-            os.pwrite(
-                file.fileno(), hostile.rng.choice([hostile.rng.randbytes(size), b"\xff" * size]), offset
-            )
+            offset = hostile.rng.randrange(behind, GEOMETRY.total_size - size) // 8 * 8
+            word = hostile.rng.choice([hostile.rng.randbytes(8), *_EXTREMES])
+            os.pwrite(file.fileno(), (word * (size // 8 + 1))[:size], offset)
             for strategy in strategies:
                 hostile.use(lane, strategy)
     lane.close()
