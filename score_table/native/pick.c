@@ -32,21 +32,95 @@ static int32_t head_cell(const pick_table *table, int32_t cell, int fade) {
     return fade <= 0 || cell >= table->mark_floor ? cell : cell >> fade;
 }
 
-WIDE static void add_row(int32_t *restrict live, const int32_t *restrict cells, uint32_t n) {
-    for (uint32_t slot = 0; slot < n; slot++) {
-        live[slot] += cells[slot];
+/* What ties with an unmarked `least`; never a marked slot. */
+static int32_t tie_limit(const pick_table *table, int32_t least) {
+    int32_t limit = least + table->tie_window;
+    return limit < table->mark_floor ? limit : table->mark_floor - 1;
+}
+
+#define INLINE static inline __attribute__((always_inline))
+
+typedef int32_t eight __attribute__((vector_size(32), aligned(4), may_alias));
+
+/* The sums of `width` slots (a constant, a multiple of 8, at most 64), kept in registers over all rows. */
+INLINE void sum_block(const int32_t *head, const int32_t *cells, size_t stride, uint32_t lanes, int width,
+                      int32_t *live, eight *least) {
+    eight sums[8];
+#pragma GCC unroll 8
+    for (int part = 0; part < width / 8; part++) {
+        sums[part] = *(const eight *)(head + 8 * part);
+    }
+    for (uint32_t lane = 0; lane < lanes; lane++, cells += stride) {
+#pragma GCC unroll 8
+        for (int part = 0; part < width / 8; part++) {
+            sums[part] += *(const eight *)(cells + 8 * part);
+        }
+    }
+#pragma GCC unroll 8
+    for (int part = 0; part < width / 8; part++) {
+        *(eight *)(live + 8 * part) = sums[part];
+        eight less = sums[part] < *least;
+        *least = (sums[part] & less) | (*least & ~less);
     }
 }
 
-/* Four rows at a time: the sums are loaded and stored a quarter as often. Rows lie `stride` cells apart. */
-WIDE static void add_four_rows(int32_t *restrict live, const int32_t *restrict cells, size_t stride, uint32_t n) {
-    const int32_t *restrict b = cells + stride, *restrict c = b + stride, *restrict d = c + stride;
-    for (uint32_t slot = 0; slot < n; slot++) {
-        live[slot] += cells[slot] + b[slot] + c[slot] + d[slot];
+/* The first index in [from, to) whose value is at most `limit`; `to` if there is none. */
+INLINE uint32_t first_within(const int32_t *live, uint32_t from, uint32_t to, int32_t limit) {
+    for (; from + 32 <= to; from += 32) {
+        int32_t any = 0;
+        for (int index = 0; index < 32; index++) {
+            any |= live[from + index] <= limit;
+        }
+        if (any) {
+            break;
+        }
     }
+    while (from < to && live[from] > limit) {
+        from++;
+    }
+    return from;
 }
 
-WIDE static int32_t least_of(const int32_t *live, uint32_t n) {
+/* Fills live[0..n) and returns the least of it. `*tied` becomes the first slot from `start` on, cyclically, within
+ * the tie window of an unmarked least. One function for all of it: each call of one that has several versions
+ * is an indirect jump. */
+WIDE static int32_t sum_all(const pick_table *table, const int32_t *head, uint32_t lanes, uint32_t n, uint32_t start,
+                            int fade, const int32_t *extra, int32_t *restrict live, uint32_t *tied) {
+    const size_t stride = table->matrix_stride / sizeof(int32_t);
+    const int32_t *cells = (const int32_t *)(table->start + table->matrix_offset) + 2 * stride;
+    int32_t least = INT32_MAX;
+    uint32_t slot = 0;
+    if (fade <= 0 && extra == NULL) {
+        eight leasts = {INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX, INT32_MAX};
+        for (; slot + 64 <= n; slot += 64) {
+            sum_block(head + slot, cells + slot, stride, lanes, 64, live + slot, &leasts);
+        }
+        for (; slot + 16 <= n; slot += 16) {
+            sum_block(head + slot, cells + slot, stride, lanes, 16, live + slot, &leasts);
+        }
+        for (int part = 0; part < 8; part++) {
+            least = leasts[part] < least ? leasts[part] : least;
+        }
+    }
+    for (; slot < n; slot++) {
+        int32_t sum = head_cell(table, head[slot], fade);
+        for (uint32_t lane = 0; lane < lanes; lane++) {
+            sum += cells[lane * stride + slot];
+        }
+        live[slot] = extra == NULL ? sum : sum + extra[slot];
+        least = live[slot] < least ? live[slot] : least;
+    }
+    if (least < table->mark_floor) {
+        int32_t limit = tie_limit(table, least);
+        *tied = first_within(live, start, n, limit);
+        if (*tied == n) {
+            *tied = first_within(live, 0, start, limit);
+        }
+    }
+    return least;
+}
+
+static int32_t least_of(const int32_t *live, uint32_t n) {
     int32_t least = INT32_MAX;
     for (uint32_t slot = 0; slot < n; slot++) {
         least = live[slot] < least ? live[slot] : least;
@@ -54,43 +128,37 @@ WIDE static int32_t least_of(const int32_t *live, uint32_t n) {
     return least;
 }
 
-static void sum_all(const pick_table *table, uint32_t n, int fade, const int32_t *extra, int32_t *restrict live) {
-    const int32_t *head = row(table, fade < 0 ? 0 : 1);
-    const size_t stride = table->matrix_stride / sizeof(int32_t);
-    uint32_t lanes = lanes_in_use(table), lane = 0;
-    if (fade <= 0) {
-        for (uint32_t slot = 0; slot < n; slot++) {
-            live[slot] = head[slot];
-        }
-    } else {
-        for (uint32_t slot = 0; slot < n; slot++) {
-            live[slot] = head_cell(table, head[slot], fade);
-        }
-    }
-    for (; lane + 4 <= lanes; lane += 4) {
-        add_four_rows(live, row(table, 2 + lane), stride, n);
-    }
-    for (; lane < lanes; lane++) {
-        add_row(live, row(table, 2 + lane), n);
-    }
-    if (extra != NULL) {
-        add_row(live, extra, n);
-    }
-}
-
 void pick_live(const pick_table *table, const int32_t *slots, uint32_t count, int fade, const int32_t *extra,
                int32_t *restrict live) {
     const int32_t *head = row(table, fade < 0 ? 0 : 1);
-    const size_t stride = table->matrix_stride / sizeof(int32_t);
-    const int32_t *first = row(table, 2);
     uint32_t lanes = lanes_in_use(table);
     for (uint32_t index = 0; index < count; index++) {
-        const int32_t *cell = first + slots[index];
         int32_t value = head_cell(table, head[slots[index]], fade);
-        for (uint32_t lane = 0; lane < lanes; lane++, cell += stride) {
-            value += *cell;
-        }
         live[index] = extra == NULL ? value : value + extra[slots[index]];
+    }
+    for (uint32_t lane = 0; lane < lanes; lane++) {
+        const int32_t *cells = row(table, 2 + lane);
+        for (uint32_t index = 0; index < count; index++) {
+            live[index] += cells[slots[index]];
+        }
+    }
+}
+
+/* As pick_live. Where they are many of all slots in use, to sum all of them is faster than to gather theirs. */
+static void live_of(const pick_table *table, const int32_t *slots, uint32_t count, int fade, const int32_t *extra,
+                    int32_t *live) {
+    int32_t all[PICK_STACK_SLOTS];
+    uint32_t n = pick_n(table), highest = 0, tied;
+    for (uint32_t index = 0; index < count; index++) {
+        highest = (uint32_t)slots[index] > highest ? (uint32_t)slots[index] : highest;
+    }
+    if (n > PICK_STACK_SLOTS || highest >= n || count < n / 8) {
+        pick_live(table, slots, count, fade, extra, live);
+        return;
+    }
+    sum_all(table, row(table, fade < 0 ? 0 : 1), lanes_in_use(table), n, 0, fade, extra, all, &tied);
+    for (uint32_t index = 0; index < count; index++) {
+        live[index] = all[slots[index]];
     }
 }
 
@@ -135,12 +203,6 @@ static int32_t take(const int32_t *candidates, uint32_t count, int64_t cursor, c
     return -1;
 }
 
-/* What ties with an unmarked `least`; never a marked slot. */
-static int32_t tie_limit(const pick_table *table, int32_t least) {
-    int32_t limit = least + table->tie_window;
-    return limit < table->mark_floor ? limit : table->mark_floor - 1;
-}
-
 static int32_t choose_marked(const pick_table *table, const int32_t *candidates, uint32_t count, int64_t cursor,
                              int fade, const int32_t *live) {
     /* The head cells are read again; a mark that changed in between is as good as the one before. */
@@ -163,7 +225,8 @@ static int32_t choose_marked(const pick_table *table, const int32_t *candidates,
 int32_t pick_choose(const pick_table *table, const int32_t *candidates, uint32_t count, int64_t cursor, int fade,
                     const int32_t *extra) {
     int32_t on_stack[PICK_STACK_SLOTS];
-    int32_t *live = on_stack;
+    int32_t *live = on_stack, least, answer;
+    uint32_t tied = 0;
     if (candidates == NULL) {
         count = pick_n(table);
     }
@@ -177,15 +240,18 @@ int32_t pick_choose(const pick_table *table, const int32_t *candidates, uint32_t
         }
     }
     if (candidates == NULL) {
-        sum_all(table, count, fade, extra, live);
+        least = sum_all(table, row(table, fade < 0 ? 0 : 1), lanes_in_use(table), count,
+                        first_at(NULL, count, cursor), fade, extra, live, &tied);
     } else {
-        pick_live(table, candidates, count, fade, extra, live);
+        live_of(table, candidates, count, fade, extra, live);
+        least = least_of(live, count);
     }
-    int32_t least = least_of(live, count), answer;
-    if (least < table->mark_floor) {
-        answer = take(candidates, count, cursor, live, tie_limit(table, least), NULL, table, -1);
-    } else {
+    if (least >= table->mark_floor) {
         answer = choose_marked(table, candidates, count, cursor, fade, live);
+    } else if (candidates == NULL) {
+        answer = (int32_t)tied;
+    } else {
+        answer = take(candidates, count, cursor, live, tie_limit(table, least), NULL, table, -1);
     }
     if (live != on_stack) {
         free(live);
@@ -198,7 +264,7 @@ int32_t pick_among(const pick_table *table, const int32_t *slots, uint32_t count
     if (count == 0 || count > PICK_STACK_SLOTS) {
         return -1;
     }
-    pick_live(table, slots, count, -1, extra, live);
+    live_of(table, slots, count, -1, extra, live);
     int32_t least = least_of(live, count);
     if (least >= table->mark_floor) {
         return -1;

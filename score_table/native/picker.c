@@ -74,19 +74,35 @@ static int is_fresh(const Ledger *ledger, int64_t now) {
            count_is_mine(&ledger->rows->rows);
 }
 
+/* What the caller asked with. */
+typedef struct {
+    PyObject *sequence; /* a list or tuple; without the GIL always a tuple, which no other thread can change */
+    int is_list;
+    Py_ssize_t length;
+    int64_t now;
+    int alike;        /* the list kept that looks like it; -1: none does */
+    uint64_t changes; /* of the roster when that was found */
+    int keep;         /* it came again: keep it */
+} question;
+
 /* The index of the object to take; its seat; or SLOW, or UNKNOWN_OBJECTS. Both locks are held. */
-static Py_ssize_t choose(Picker *picker, PyObject *sequence, int is_list, Py_ssize_t length, int64_t now, Seat **seat,
-                         dropped *what) {
+static Py_ssize_t choose(Picker *picker, question *asked, Seat **seat) {
     const Ledger *ledger = picker->ledger;
-    if (!is_fresh(ledger, now)) {
+    PyObject *sequence = asked->sequence;
+    const int is_list = asked->is_list;
+    const Py_ssize_t length = asked->length;
+    if (length == 0 || !is_fresh(ledger, asked->now)) {
         return SLOW;
     }
     const pick_table *table = &ledger->core->table;
     const int32_t *extra = ledger->rows->rows.token == 0 ? ledger->rows->rows.cells : NULL;
     uint32_t n = pick_n(table);
     int64_t cursor = n == 0 ? 0 : picker->cursor % n;
-    known_list *list = roster_list(&picker->roster, sequence, is_list, length);
-    if (list != NULL) {
+    known_list *list = NULL;
+    if (asked->alike >= 0 && asked->changes == picker->roster.changes) {
+        list = picker->roster.lists + asked->alike;
+    }
+    if (list != NULL && list->length == length) {
         if (list->version != ledger->version && roster_refresh(ledger, list) < 0) {
             return SLOW;
         }
@@ -98,9 +114,12 @@ static Py_ssize_t choose(Picker *picker, PyObject *sequence, int is_list, Py_ssi
             return SLOW; /* only marked ones, or "all" has just become one more */
         }
         Py_ssize_t index = list->position[slot];
-        *seat = list->seats[index];
-        picker->cursor = slot + 1;
-        return index;
+        if (item_of(sequence, is_list, index) == list->items[index]) {
+            *seat = list->seats[index];
+            picker->cursor = slot + 1;
+            return index;
+        }
+        /* It is only equal, by what its class calls equal. */
     }
     int32_t slots[PICK_STACK_SLOTS];
     uint64_t fingerprint = (uint64_t)length;
@@ -125,17 +144,54 @@ static Py_ssize_t choose(Picker *picker, PyObject *sequence, int is_list, Py_ssi
     }
     *seat = roster_seat(&picker->roster, item_of(sequence, is_list, index));
     picker->cursor = slots[index] + 1;
-    roster_keep(&picker->roster, sequence, is_list, length, fingerprint, what);
+    asked->keep = roster_seen(&picker->roster, fingerprint);
     return index;
 }
 
-/* What the caller asked with; `sequence` is a list or tuple that no other thread changes meanwhile. */
-typedef struct {
-    PyObject *sequence;
-    int is_list;
-    Py_ssize_t length;
-    int64_t now;
-} question;
+/* Find the list kept that looks like the one asked about. Comparing two lists is the fastest way to see that their
+ * items are the same objects; only where they are not it may run the code of their class, so that nothing may be
+ * locked, and what was found holds only while the roster stays as it is. -1 with an exception set. */
+static int find_alike(Picker *picker, question *asked) {
+    asked->alike = -1;
+    asked->changes = picker->roster.changes;
+    asked->length = asked->is_list ? PyList_Size(asked->sequence) : PyTuple_Size(asked->sequence);
+    if (!asked->is_list) {
+        LOCK(&picker->lock);
+        asked->changes = picker->roster.changes;
+        asked->alike = asked->length == 0 ? -1 : roster_find(&picker->roster, asked->sequence, 0, asked->length);
+        UNLOCK(&picker->lock);
+        return 0;
+    }
+    const Py_ssize_t probes[] = {0, asked->length / 2, asked->length - 1};
+    for (int which = 0; which < LISTS_KEPT && asked->length != 0; which++) {
+        const known_list *list = picker->roster.lists + which;
+        int alike = list->length == asked->length;
+        for (int probe = 0; probe < 3 && alike; probe++) {
+            alike = PyList_GetItem(asked->sequence, probes[probe]) == list->items[probes[probe]];
+        }
+        if (!alike) {
+            continue;
+        }
+        PyObject *copy = list->copy;
+        Py_INCREF(copy);
+        int equal = PyObject_RichCompareBool(asked->sequence, copy, Py_EQ);
+        Py_DECREF(copy);
+        if (equal < 0) {
+            if (!PyErr_ExceptionMatches(PyExc_Exception)) {
+                return -1;
+            }
+            PyErr_Clear();
+        }
+        if (picker->roster.changes != asked->changes || PyList_Size(asked->sequence) != asked->length) {
+            break; /* the code of their class has picked, or changed the list */
+        }
+        if (equal == 1) {
+            asked->alike = which;
+            break;
+        }
+    }
+    return 0;
+}
 
 /* 0; 1 where it is not for this picker; -1 with an exception set. */
 static int ask(Picker *picker, PyObject *instances, question *asked) {
@@ -162,12 +218,28 @@ static int ask(Picker *picker, PyObject *instances, question *asked) {
     Py_INCREF(instances);
 #endif
     asked->sequence = instances;
+    asked->keep = 0;
     asked->now = ledger_now(picker->ledger, 1);
-    if (asked->now < 0) {
+    if (asked->now < 0 || find_alike(picker, asked) < 0) {
         Py_DECREF(instances);
         return -1;
     }
     return 0;
+}
+
+/* Keep a copy of a list that came again. */
+static void keep(Picker *picker, PyObject *sequence) {
+    PyObject *copy = PySequence_List(sequence);
+    if (copy == NULL) {
+        PyErr_Clear(); /* no memory: then it is looked up object by object again */
+        return;
+    }
+    dropped what = {.capacity = 0};
+    LOCK(&picker->lock);
+    roster_keep(&picker->roster, copy, &what);
+    UNLOCK(&picker->lock);
+    roster_drop(&what);
+    Py_DECREF(copy);
 }
 
 /* Choose and count in one step, into `guard` or, where that is NULL, into `charge`: 1. 0 where it is not for
@@ -176,15 +248,12 @@ static int pick_and_count(Picker *picker, question *asked, Guard *guard, int32_t
                           count_charge *charge, PyObject **instance) {
     Ledger *ledger = picker->ledger;
     for (int attempt = 0; attempt < 2; attempt++) {
-        dropped what = {.capacity = 0};
         count_charge *oldest = NULL;
         Seat *seat = NULL;
         LOCK(&picker->lock);
         LOCK(&ledger->lock);
         asked->length = asked->is_list ? PyList_Size(asked->sequence) : PyTuple_Size(asked->sequence);
-        Py_ssize_t index = asked->length == 0 ? SLOW
-                                              : choose(picker, asked->sequence, asked->is_list, asked->length,
-                                                       asked->now, &seat, &what);
+        Py_ssize_t index = choose(picker, asked, &seat);
         if (index >= 0) {
             PyObject *chosen = item_of(asked->sequence, asked->is_list, index);
             Py_INCREF(chosen);
@@ -199,9 +268,11 @@ static int pick_and_count(Picker *picker, question *asked, Guard *guard, int32_t
         }
         UNLOCK(&ledger->lock);
         UNLOCK(&picker->lock);
-        roster_drop(&what);
         ledger_free_charge(oldest);
         if (index >= 0) {
+            if (asked->keep) {
+                keep(picker, asked->sequence);
+            }
             return 1;
         }
         if (index == SLOW) {
@@ -285,9 +356,7 @@ static int picker_traverse(PyObject *self, visitproc visit, void *arg) {
     Py_VISIT((PyObject *)picker->ledger);
     Py_VISIT(picker->seat_of);
     for (int which = 0; which < LISTS_KEPT; which++) {
-        for (Py_ssize_t index = 0; index < picker->roster.lists[which].length; index++) {
-            Py_VISIT(picker->roster.lists[which].items[index]);
-        }
+        Py_VISIT(picker->roster.lists[which].copy);
     }
     for (size_t index = 0; index < picker->roster.capacity; index++) {
         Py_VISIT(picker->roster.entries[index].object);

@@ -6,9 +6,7 @@
 #define ROSTER_LIMIT 16384
 
 static void drop_list(known_list *list) {
-    for (Py_ssize_t index = 0; index < list->length; index++) {
-        Py_DECREF(list->items[index]);
-    }
+    Py_XDECREF(list->copy);
     PyMem_Free(list->items);
     PyMem_Free(list->seats);
     PyMem_Free(list->slots);
@@ -48,6 +46,7 @@ static entry *place_of(entry *entries, size_t capacity, const PyObject *object) 
 void roster_forget(roster *all, dropped *what) {
     memcpy(what->lists, all->lists, sizeof what->lists);
     memset(all->lists, 0, sizeof all->lists);
+    all->changes += 1;
     what->entries = all->entries;
     what->capacity = all->capacity;
     all->entries = NULL;
@@ -125,31 +124,21 @@ int roster_refresh(const Ledger *ledger, known_list *list) {
     return 0;
 }
 
-known_list *roster_list(roster *all, PyObject *sequence, int is_list, Py_ssize_t length) {
+int roster_find(const roster *all, PyObject *sequence, int is_list, Py_ssize_t length) {
     for (int which = 0; which < LISTS_KEPT; which++) {
-        known_list *list = all->lists + which;
-        if (list->length != length) {
-            continue;
-        }
+        const known_list *list = all->lists + which;
         Py_ssize_t index = 0;
-        if (is_list) {
-            while (index < length && PyList_GetItem(sequence, index) == list->items[index]) {
-                index++;
-            }
-        } else {
-            while (index < length && PyTuple_GetItem(sequence, index) == list->items[index]) {
-                index++;
-            }
+        while (index < length && list->length == length && item_of(sequence, is_list, index) == list->items[index]) {
+            index++;
         }
         if (index == length) {
-            return list;
+            return which;
         }
     }
-    return NULL;
+    return -1;
 }
 
-/* Whether a list of that fingerprint was seen lately. */
-static int seen(roster *all, uint64_t fingerprint) {
+int roster_seen(roster *all, uint64_t fingerprint) {
     for (int index = 0; index < FINGERPRINTS; index++) {
         if (all->fingerprints[index] == fingerprint) {
             return 1;
@@ -159,27 +148,31 @@ static int seen(roster *all, uint64_t fingerprint) {
     return 0;
 }
 
-void roster_keep(roster *all, PyObject *sequence, int is_list, Py_ssize_t length, uint64_t fingerprint,
-                 dropped *what) {
-    if (!seen(all, fingerprint)) {
+void roster_keep(roster *all, PyObject *copy, dropped *what) {
+    known_list list = {.length = PyList_Size(copy)};
+    size_t length = (size_t)list.length;
+    if (list.length == 0 || roster_find(all, copy, 1, list.length) >= 0) {
         return;
     }
-    known_list list = {.length = length};
-    list.items = PyMem_Malloc((size_t)length * sizeof *list.items);
-    list.seats = PyMem_Malloc((size_t)length * sizeof *list.seats);
-    list.slots = PyMem_Malloc((size_t)length * sizeof *list.slots);
-    if (list.items == NULL || list.seats == NULL || list.slots == NULL) {
-        list.length = 0;
-        drop_list(&list);
+    list.items = PyMem_Malloc(length * sizeof *list.items);
+    list.seats = PyMem_Malloc(length * sizeof *list.seats);
+    list.slots = PyMem_Malloc(length * sizeof *list.slots);
+    int complete = list.items != NULL && list.seats != NULL && list.slots != NULL;
+    for (size_t index = 0; index < length && complete; index++) {
+        list.items[index] = PyList_GetItem(copy, (Py_ssize_t)index);
+        list.seats[index] = roster_seat(all, list.items[index]);
+        complete = list.seats[index] != NULL;
+    }
+    if (!complete) {
+        PyMem_Free(list.items);
+        PyMem_Free(list.seats);
+        PyMem_Free(list.slots);
         return;
     }
-    for (Py_ssize_t index = 0; index < length; index++) {
-        PyObject *object = item_of(sequence, is_list, index);
-        Py_INCREF(object);
-        list.items[index] = object;
-        list.seats[index] = place_of(all->entries, all->capacity, object)->seat;
-    }
+    Py_INCREF(copy); /* holds the objects */
+    list.copy = copy;
     known_list *place = all->lists + all->next_list++ % LISTS_KEPT;
     what->lists[0] = *place;
     *place = list;
+    all->changes += 1;
 }

@@ -18,6 +18,7 @@ typedef struct {
 /* A list or tuple seen before, by content. Its seats are borrowed from the roster. */
 typedef struct {
     Py_ssize_t length; /* 0: free */
+    PyObject *copy; /* a list of the same objects, to compare with */
     PyObject **items;
     Seat **seats;
     uint64_t version;  /* of the ledger that the fields below are for */
@@ -34,6 +35,7 @@ typedef struct {
     size_t capacity, used; /* capacity: a power of 2, at least twice what is used */
     known_list lists[LISTS_KEPT];
     unsigned int next_list;
+    uint64_t changes; /* of the lists that are kept */
     uint64_t fingerprints[FINGERPRINTS]; /* of lists that were seen once, lately */
     unsigned int next_fingerprint;
 } roster;
@@ -56,15 +58,18 @@ Seat *roster_seat(const roster *all, const PyObject *object);
 /* Take an object up with its seat (new references). -1 without memory. */
 int roster_enrol(roster *all, PyObject *object, Seat *seat, dropped *what);
 
-/* The list or tuple of the same objects in the same order that is kept; NULL: none is. */
-known_list *roster_list(roster *all, PyObject *sequence, int is_list, Py_ssize_t length);
+/* Which of the lists kept is of the same objects in the same order; -1: none is. */
+int roster_find(const roster *all, PyObject *sequence, int is_list, Py_ssize_t length);
 
 /* Bring slots and positions of a kept list up to the ledger's version. -1 without memory. */
 int roster_refresh(const Ledger *ledger, known_list *list);
 
-/* Keep a list that comes again: the second time its fingerprint is met. Every object of it is known. */
-void roster_keep(roster *all, PyObject *sequence, int is_list, Py_ssize_t length, uint64_t fingerprint,
-                 dropped *what);
+/* Whether a list of that fingerprint was seen lately; from now on it was. */
+int roster_seen(roster *all, uint64_t fingerprint);
+
+/* Keep a list that comes again. `copy` is a list that nobody else has; nothing happens where it holds an object that
+ * is not known, or is kept already. */
+void roster_keep(roster *all, PyObject *copy, dropped *what);
 
 /* An item of a list or tuple, borrowed. */
 static inline PyObject *item_of(PyObject *sequence, int is_list, Py_ssize_t index) {

@@ -215,3 +215,71 @@ def test_the_picker_is_asked_wrongly(sides: tuple[list[int], Side, Side]) -> Non
         picker.cursor = -1
     with pytest.raises(TypeError):
         in_c.lane.ledger.dispatch(None, "no seat", 1, True)
+
+
+class Alike(Plain):
+    """Two of them are equal, whatever they are."""
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+    __hash__ = object.__hash__
+
+
+class Refusing(Plain):
+    """Not to be compared."""
+
+    def __eq__(self, other: object) -> bool:
+        raise ZeroDivisionError
+
+    __hash__ = object.__hash__
+
+
+class Picking(Plain):
+    """Comparing them picks, forgets, and changes the list."""
+
+    act: Any = None
+
+    def __eq__(self, other: object) -> bool:
+        if Picking.act is not None:
+            act, Picking.act = Picking.act, None
+            act()
+        return False
+
+    __hash__ = object.__hash__
+
+
+@pytest.mark.parametrize("kind", [Plain, Alike, Refusing, Picking])
+def test_only_the_very_objects_of_the_list_are_chosen_and_counted(
+    sides: tuple[list[int], Side, Side], kind: type[Plain]
+) -> None:
+    """Whatever their class says of equality: lists that differ between their first, middle and last."""
+    _, in_c, _ = sides
+    first = [kind(f"i{slot}") for slot in range(8)]
+    second = [first[0], *(kind(f"i{slot}") for slot in range(8, 11)), first[4], first[6], first[5], first[7]]
+    for turn in range(64):
+        instances = second if turn % 3 else first
+        if kind is Picking and turn > 20:
+            Picking.act = lambda: [in_c.strategy.dispatch(plain(SLOTS)).release() for _ in range(3)]
+        with in_c.strategy.dispatch(instances, prompt_tokens=1) as guard:
+            assert any(guard.instance is each for each in instances)
+            expected = [0] * SLOTS
+            expected[int(guard.instance.instance_id[1:])] = 1
+            assert in_c.writer.naturals().outstanding[:SLOTS].tolist() == expected
+    Picking.act = None
+
+
+def test_a_list_that_is_emptied_while_it_is_compared_is_still_chosen_from(
+    sides: tuple[list[int], Side, Side],
+) -> None:
+    _, in_c, _ = sides
+    first = [Picking(f"i{slot}") for slot in range(8)]
+    for _ in range(4):
+        in_c.strategy.dispatch(first).release()
+    other = [first[0], Picking("i1"), *first[2:]]
+    in_c.strategy.dispatch(other).release()
+    Picking.act = lambda: other.__delitem__(slice(1, None))
+    guard = in_c.strategy.dispatch(other)
+    assert guard.instance is first[0]
+    guard.release()
+    assert in_c.writer.naturals().outstanding.sum() == 0
