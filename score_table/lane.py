@@ -136,16 +136,15 @@ class Lane:
             return
         self._care(now, self._attachment.propose)
         attached = self.current()
-        if attached is not None and any(
-            seat.version != attached.version for seat in list(self._seats.values())
-        ):
-            # One that was made while the table or its slot map changed.
-            attached = self._settle_all(attached)
         if now >= self._next_second:
             self._next_second = now + _SECOND_NS
             self._audit()
             if attached is not None:
-                self._expect(attached)
+                seats = list(self._seats.values())
+                if any(seat.version != attached.version for seat in seats):
+                    # One that was made while the table or its slot map changed.
+                    attached = self._settle_all(attached)
+                self._expect(attached, seats)
 
     def attach(self) -> None:
         """Attach now instead of at the next housekeeping."""
@@ -211,9 +210,9 @@ class Lane:
     def _settled(self, directory: Directory) -> list[Settled]:
         return _settle(list(self._seats.values()), directory)
 
-    def _expect(self, attached: Attached) -> None:
+    def _expect(self, attached: Attached, seats: Iterable[Seat]) -> None:
         """What a request takes now, for the instances that ``select`` has chosen lately."""
-        for seat in list(self._seats.values()):
+        for seat in seats:
             slot = seat.slot
             if seat.selected and slot is not None and seat.version == attached.version:
                 seat.selected = False
