@@ -41,7 +41,16 @@ setup(
             sources=sorted(str(path) for path in Path("score_table/native").glob("*.c")),
             depends=sorted(str(path) for path in Path("score_table/native").glob("*.h")),
             define_macros=[] if FREE_THREADED else [("Py_LIMITED_API", "0x030A0000")],
-            extra_compile_args=["-O3", "-std=c11", "-fvisibility=hidden", "-Wall", "-Wextra"],
+            # Sums wrap as numpy's do, and floats round as Python's do, whatever a foreign hand has written there.
+            extra_compile_args=[
+                "-O3",
+                "-std=c11",
+                "-fwrapv",
+                "-ffp-contract=off",
+                "-fvisibility=hidden",
+                "-Wall",
+                "-Wextra",
+            ],
             py_limited_api=not FREE_THREADED,
             optional=not REQUIRED,
         )

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Generic, TypeVar
 
@@ -63,7 +63,7 @@ class Seat:
     @property
     def units(self) -> int: ...
     def settle(
-        self, version: int, slot: int | None, request: float, prompt_token: float, kv_token: float
+        self, version: int, slot: int | None, request: float, prompt_token: float, kv_token: float, /
     ) -> None: ...
 
 class Guard(Generic[_Picked]):
@@ -76,10 +76,10 @@ class Guard(Generic[_Picked]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
-    async def __aenter__(self) -> Guard[_Picked]: ...
-    async def __aexit__(
+    def __aenter__(self) -> Awaitable[Guard[_Picked]]: ...
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    ) -> Awaitable[None]: ...
 
 class Ledger:
     def __new__(

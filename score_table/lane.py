@@ -140,7 +140,7 @@ class Lane:
             self._next_second = now + _SECOND_NS
             self._audit()
             if attached is not None:
-                seats = list(self._seats.values())
+                seats = self._all_seats()
                 if any(seat.version != attached.version for seat in seats):
                     # One that was made while the table or its slot map changed.
                     attached = self._settle_all(attached)
@@ -208,7 +208,11 @@ class Lane:
         return newer
 
     def _settled(self, directory: Directory) -> list[Settled]:
-        return _settle(list(self._seats.values()), directory)
+        return _settle(self._all_seats(), directory)
+
+    def _all_seats(self) -> list[Seat]:
+        with self._changing:  # no other thread may add one meanwhile
+            return list(self._seats.values())
 
     def _expect(self, attached: Attached, seats: Iterable[Seat]) -> None:
         """What a request takes now, for the instances that ``select`` has chosen lately."""

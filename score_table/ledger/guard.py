@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import TracebackType
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from score_table.ledger.charge import Charge
 from score_table.ledger.failures import is_failure, was_refused
 
 Picked = TypeVar("Picked")
+
+
+def _judged(judge: Callable[[Any], bool], error: BaseException | None) -> bool:
+    """What ``judge`` says of ``error``. Attributes of exceptions may raise; then nothing is known."""
+    try:
+        return error is not None and judge(error)
+    except Exception:
+        return False
 
 
 class Charges(Protocol):
@@ -39,7 +48,7 @@ class PlainGuard(Generic[Picked]):
 
     def fail(self, error: BaseException | None = None) -> None:
         if not self._over:
-            self._charges.fail(self._charge, suspect=was_refused(error))
+            self._charges.fail(self._charge, suspect=_judged(was_refused, error))
             self._over = True
 
     def release(self) -> None:
@@ -48,7 +57,7 @@ class PlainGuard(Generic[Picked]):
             self._over = True
 
     def _leave(self, error: BaseException | None) -> None:
-        if error is not None and is_failure(error):
+        if error is not None and _judged(is_failure, error):
             self.fail(error)
         else:
             self.release()

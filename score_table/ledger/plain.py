@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 import itertools
+import os
 import threading
 import time
 from collections import deque
@@ -34,6 +35,19 @@ from score_table.ledger.rules import (
 )
 from score_table.pick import PickCore
 
+#: Never used twice in a process, so that a seat of another ledger is one that is not settled.
+_versions = itertools.count(1)
+#: Grows in every forked child, where the rows are the parent's.
+_fork_epoch = 0
+
+
+def _begin_epoch() -> None:
+    global _fork_epoch
+    _fork_epoch += 1
+
+
+os.register_at_fork(after_in_child=_begin_epoch)
+
 _OPEN = (Phase.PREFILL, Phase.DECODE)
 
 
@@ -41,11 +55,12 @@ class PlainLedger:
     """See :class:`score_table.ledger.rules.Ledger`."""
 
     def __init__(self, clock: Callable[[], int] | None, hold_ns: int) -> None:
-        self.version = 1  # a new seat has version 0: not settled
+        self.version = next(_versions)  # a new seat has version 0: not settled
         self.mean_prompt_tokens = FIRST_PROMPT_TOKENS
         self._clock = clock or time.monotonic_ns
         self._hold_ns = hold_ns
-        self._rows: Claim | None = None
+        self._claim: Claim | None = None
+        self._epoch = _fork_epoch
         self._open: dict[Charge, None] = {}
         self._unguarded: dict[Charge, None] = {}  #: of these, those that end by time; the oldest first
         self._timed: list[tuple[int, int, Callable[[Charge], None], Charge]] = []
@@ -64,7 +79,7 @@ class PlainLedger:
 
     def attach(self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled]) -> int:
         def change() -> None:
-            self._rows = claim
+            self._claim, self._epoch = claim, _fork_epoch
             self._settle(settled)
             for charge in self._open:
                 charge.seat.units = 0
@@ -90,8 +105,8 @@ class PlainLedger:
         def change() -> None:
             self._queue.clear()
             self._timed.clear()
-            self._rows = None
-            self.version += 1
+            self._claim = None
+            self.version = next(_versions)
             for charge in self._open:
                 charge.phase = Phase.CLOSED
                 charge.seat.units = 0
@@ -162,6 +177,11 @@ class PlainLedger:
         """As :meth:`close`, for finalizers: only appends, the next step or housekeeping does it."""
         self._queue.append((self._apply_close, charge))
 
+    @property
+    def _rows(self) -> Claim | None:
+        """The rows to count in; ``None``: there are none, or they are those of the process that forked this one."""
+        return self._claim if self._epoch == _fork_epoch else None
+
     # -- the queue ----------------------------------------------------------------------------------------
 
     def _post(self, change: Callable[[Charge], None], charge: Charge) -> None:
@@ -223,7 +243,7 @@ class PlainLedger:
         return Charge(seat, tokens, 0 if first_token_visible else now + tokens * 10**9 // PREFILL_RATE)
 
     def _settle(self, settled: Iterable[Settled]) -> None:
-        self.version += 1
+        self.version = next(_versions)
         for seat, slot, *prices in settled:
             seat.settle(self.version, slot, *prices)
 

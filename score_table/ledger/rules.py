@@ -8,7 +8,7 @@ of its seat; at nominal prices on the seat itself while that has no slot; and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
@@ -61,7 +61,7 @@ class Seat(Protocol):
     selected: bool  #: held a pick since somebody last cleared this
 
     def settle(
-        self, version: int, slot: int | None, request: float, prompt_token: float, kv_token: float
+        self, version: int, slot: int | None, request: float, prompt_token: float, kv_token: float, /
     ) -> None:
         """Set slot and prices, for the ledger's ``version``. Only for a seat that nobody counts at yet."""
 
@@ -100,11 +100,11 @@ class Guard(Protocol[Picked_co]):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None: ...
 
-    async def __aenter__(self) -> Guard[Picked_co]: ...
+    def __aenter__(self) -> Awaitable[Guard[Picked_co]]: ...
 
-    async def __aexit__(
+    def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
-    ) -> None: ...
+    ) -> Awaitable[None]: ...
 
 
 class Picker(Protocol):
@@ -144,7 +144,7 @@ class Ledger(Protocol):
     def mean_prompt_tokens(self) -> float:
         """Running mean of the prompt lengths that were told."""
 
-    def seat(self, key: str, host: str | None, port: int | None) -> Seat:
+    def seat(self, key: str, host: str | None, port: int | None, /) -> Seat:
         """A new seat, not settled."""
 
     def attach(self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled]) -> int:
@@ -160,7 +160,7 @@ class Ledger(Protocol):
         """Nothing open counts any more, and there are no rows. ``forked``: in a child, where locks are void too."""
 
     def dispatch(
-        self, instance: Picked, seat: Seat, prompt_tokens: Any, first_token_visible: bool
+        self, instance: Picked, seat: Seat, prompt_tokens: Any, first_token_visible: bool, /
     ) -> Guard[Picked]:
         """Count one request at ``seat``.
 
@@ -169,13 +169,13 @@ class Ledger(Protocol):
         takes.
         """
 
-    def hold(self, seat: Seat) -> None:
+    def hold(self, seat: Seat, /) -> None:
         """Count one request that nobody will end; it ends after ``seat.hold_ns``."""
 
     def picker(self, seat_of: Callable[[Any], Seat], cursor: int) -> Picker | None:
         """A new picker; ``seat_of`` gives the seat of an object it has not seen. ``None`` where there is no C."""
 
-    def housekeep(self, now_ns: int) -> None:
+    def housekeep(self, now_ns: int, /) -> None:
         """End what ends by time."""
 
     def audit(self) -> bool:

@@ -59,7 +59,8 @@ static int32_t added(const count_charge *charge) {
 }
 
 void count_add(const count_rows *rows, count_charge *charge, const count_prices *prices) {
-    int32_t slot = charge->slot, cell = LOAD(rows->cells[slot]), room = rows->cell_limit - cell;
+    int32_t slot = charge->slot, cell = LOAD(rows->cells[slot]);
+    int64_t room = (int64_t)rows->cell_limit - cell;
     price_parts(charge, prices, room < 0 ? 0 : room);
     if (added(charge) >= room) {
         count_bump(rows, SATURATIONS_WORD);

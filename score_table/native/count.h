@@ -32,7 +32,7 @@ typedef struct count_charge {
     void *seat;                           /* of the instance; belongs to the ledger */
     const count_rows *home;               /* rows that hold the count; NULL: none */
     int64_t prefill_ends;                 /* ns at which the prefill part goes; 0: with the first token */
-    int64_t ends_at;                      /* ns at which it ends by itself; 0: its guard ends it */
+    int64_t ends_at;                      /* ns at which it ends by itself, where no guard ends it */
     int32_t slot;                         /* -1: the instance has none */
     int32_t prompt_tokens;
     int32_t added_request, added_prefill, added_kv; /* what was really added */

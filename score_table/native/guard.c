@@ -27,7 +27,7 @@ static int guard_clear(PyObject *self) {
 
 static void release(Guard *guard) {
     Ledger *ledger = guard->ledger;
-    LOCK(&ledger->lock);
+    ledger_lock(ledger);
     if (charge_is_open(&guard->charge)) {
         ledger_close(ledger, &guard->charge, &ledger->guarded_count);
     }
@@ -58,7 +58,7 @@ static int fail(Guard *guard, int suspect) {
     if (now < 0) {
         return -1;
     }
-    LOCK(&ledger->lock);
+    ledger_lock(ledger);
     if (charge_is_open(&guard->charge)) {
         if (held == NULL) {
             ledger_close(ledger, &guard->charge, &ledger->guarded_count);
@@ -69,7 +69,7 @@ static int fail(Guard *guard, int suspect) {
             guard->charge.seat = NULL; /* its reference has moved */
             guard->charge.phase = CHARGE_CLOSED;
             held->held = 1;
-            held->ends_at = now + ledger->hold_ns;
+            held->ends_at = later(now, ledger->hold_ns);
             const count_rows *rows = ledger_rows_of(ledger, held);
             if (rows != NULL) {
                 count_hold(rows, held, suspect);
@@ -123,7 +123,7 @@ static PyObject *guard_release(PyObject *self, PyObject *unused) {
 static PyObject *guard_first_token(PyObject *self, PyObject *unused) {
     (void)unused;
     Guard *guard = (Guard *)self;
-    LOCK(&guard->ledger->lock);
+    ledger_lock(guard->ledger);
     if (charge_is_open(&guard->charge)) {
         ledger_end_prefill(guard->ledger, &guard->charge);
     }
@@ -167,7 +167,7 @@ static PyObject *guard_exit(PyObject *self, PyObject *const *args, Py_ssize_t na
 
 typedef struct {
     PyObject_HEAD
-    PyObject *value;
+    PyObject *value; /* NULL: collected */
 } Ready;
 
 static PyObject *ready(Guard *guard, PyObject *value) {
@@ -180,8 +180,20 @@ static PyObject *ready(Guard *guard, PyObject *value) {
     return (PyObject *)result;
 }
 
+static int ready_traverse(PyObject *self, visitproc visit, void *arg) {
+    Py_VISIT(Py_TYPE(self));
+    Py_VISIT(((Ready *)self)->value);
+    return 0;
+}
+
+static int ready_clear(PyObject *self) {
+    Py_CLEAR(((Ready *)self)->value);
+    return 0;
+}
+
 static void ready_dealloc(PyObject *self) {
-    Py_XDECREF(((Ready *)self)->value);
+    PyObject_GC_UnTrack(self);
+    ready_clear(self);
     free_object(self);
 }
 
@@ -191,12 +203,15 @@ static PyObject *ready_itself(PyObject *self) {
 }
 
 static PyObject *ready_next(PyObject *self) {
-    PyErr_SetObject(PyExc_StopIteration, ((Ready *)self)->value);
+    PyObject *value = ((Ready *)self)->value;
+    PyErr_SetObject(PyExc_StopIteration, value == NULL ? Py_None : value);
     return NULL;
 }
 
 static PyType_Slot ready_type_slots[] = {
     {Py_tp_dealloc, ready_dealloc},
+    {Py_tp_traverse, ready_traverse},
+    {Py_tp_clear, ready_clear},
     {Py_am_await, ready_itself},
     {Py_tp_iter, ready_itself},
     {Py_tp_iternext, ready_next},
@@ -207,7 +222,7 @@ static PyType_Slot ready_type_slots[] = {
 PyType_Spec ready_spec = {
     .name = "score_table._native.Ready",
     .basicsize = sizeof(Ready),
-    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION,
+    .flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_DISALLOW_INSTANTIATION,
     .slots = ready_type_slots,
 };
 

@@ -10,12 +10,20 @@ typedef struct {
     count_prices prices;
 } settlement;
 
+/* Versions are never used twice in a process: a seat of another ledger is a seat that is not settled. */
+static uint64_t next_version(void) {
+    static uint64_t last = 0;
+    return __atomic_add_fetch(&last, 1, __ATOMIC_RELAXED);
+}
+
 static int ledger_traverse(PyObject *self, visitproc visit, void *arg) {
     Ledger *ledger = (Ledger *)self;
     Py_VISIT(Py_TYPE(self));
     Py_VISIT(ledger->clock);
     Py_VISIT(ledger->is_failure);
     Py_VISIT(ledger->was_refused);
+    Py_VISIT((PyObject *)ledger->seat_type);
+    Py_VISIT((PyObject *)ledger->guard_type);
     return 0;
 }
 
@@ -70,7 +78,8 @@ static PyObject *ledger_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     ledger->nominal = nominal;
     ledger->hold_ns = hold_ns;
     ledger->mean_prompt_tokens = mean;
-    ledger->version = 1; /* a new seat has version 0: not settled */
+    ledger->version = next_version(); /* a new seat has version 0: not settled */
+    ledger->epoch = ledger->lock_epoch = fork_epoch;
     Py_INCREF(state->seat_type);
     ledger->seat_type = state->seat_type;
     Py_INCREF(state->guard_type);
@@ -93,6 +102,11 @@ static PyObject *ledger_seat(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "OOO", &key, &host, &port)) {
         return NULL;
     }
+    if (!PyUnicode_Check(key) || (host != Py_None && !PyUnicode_Check(host)) ||
+        (port != Py_None && !PyLong_Check(port))) {
+        PyErr_SetString(PyExc_TypeError, "seat takes an id, a host or None, and a port or None");
+        return NULL;
+    }
     Seat *seat = (Seat *)PyType_GenericAlloc(ledger->seat_type, 0);
     if (seat == NULL) {
         return NULL;
@@ -108,42 +122,51 @@ static PyObject *ledger_seat(PyObject *self, PyObject *args) {
     return (PyObject *)seat;
 }
 
-/* The rows of `settled` in new memory (PyMem_Free); the references to the seats are borrowed from `list`. */
-static settlement *settlements_of(const Ledger *ledger, PyObject *list, uint32_t slots, Py_ssize_t *count) {
-    if (!PyList_Check(list)) {
-        PyErr_SetString(PyExc_TypeError, "settled must be a list");
+/* The rows of `settled` in new memory (PyMem_Free). Runs no code of Python; the references to the seats are borrowed
+ * from *holder, which the caller drops when it is done with them. */
+static settlement *settlements_of(const Ledger *ledger, PyObject *list, PyObject **holder, Py_ssize_t *count) {
+    PyObject *all = *holder = PyList_Check(list) ? PyList_AsTuple(list) : NULL;
+    if (all == NULL) {
+        if (!PyErr_Occurred()) {
+            PyErr_SetString(PyExc_TypeError, "settled must be a list");
+        }
         return NULL;
     }
-    *count = PyList_Size(list);
+    *count = PyTuple_Size(all);
     settlement *rows = PyMem_Malloc((size_t)(*count + 1) * sizeof *rows);
     if (rows == NULL) {
         PyErr_NoMemory();
-        return NULL;
     }
-    for (Py_ssize_t index = 0; index < *count; index++) {
-        PyObject *item = PyList_GetItem(list, index), *slot;
-        settlement *row = rows + index;
-        if (item == NULL || !PyTuple_Check(item) ||
-            !PyArg_ParseTuple(item, "O!Oddd", ledger->seat_type, &row->seat, &slot, &row->prices.request,
-                              &row->prices.prompt_token, &row->prices.kv_token) ||
-            slot_argument(slot, &row->slot) < 0) {
+    for (Py_ssize_t index = 0; index < *count && rows != NULL; index++) {
+        PyObject *row = PyTuple_GetItem(all, index), *part[5];
+        int right = PyTuple_CheckExact(row) && PyTuple_Size(row) == 5;
+        for (int which = 0; which < 5 && right; which++) {
+            part[which] = PyTuple_GetItem(row, which);
+            right = which == 0   ? Py_TYPE(part[0]) == ledger->seat_type
+                    : which == 1 ? part[1] == Py_None || PyLong_CheckExact(part[1])
+                                 : PyFloat_CheckExact(part[which]);
+        }
+        if (!right || slot_argument(part[1], &rows[index].slot) < 0) {
             if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_TypeError, "settled must hold tuples");
+                PyErr_SetString(PyExc_TypeError, "settled must hold tuples of a seat, a slot or None, and three floats");
             }
             PyMem_Free(rows);
-            return NULL;
+            rows = NULL;
+            break;
         }
-        if (row->slot >= (int32_t)slots) {
-            PyErr_Format(PyExc_ValueError, "slot %d lies outside of the table's %u slots", (int)row->slot, slots);
-            PyMem_Free(rows);
-            return NULL;
-        }
+        rows[index].seat = (Seat *)part[0];
+        rows[index].prices =
+            (count_prices){PyFloat_AsDouble(part[2]), PyFloat_AsDouble(part[3]), PyFloat_AsDouble(part[4])};
+    }
+    if (rows == NULL) {
+        Py_DECREF(all);
+        *holder = NULL;
     }
     return rows;
 }
 
 static void settle_all(Ledger *ledger, const settlement *rows, Py_ssize_t count) {
-    ledger->version += 1;
+    ledger->version = next_version();
     for (Py_ssize_t index = 0; index < count; index++) {
         rows[index].seat->slot = rows[index].slot;
         rows[index].seat->prices = rows[index].prices;
@@ -154,7 +177,7 @@ static void settle_all(Ledger *ledger, const settlement *rows, Py_ssize_t count)
 /* attach(rows, core, membership, holders, max_heartbeat_age, settled) -> version */
 static PyObject *ledger_attach(PyObject *self, PyObject *args) {
     Ledger *ledger = (Ledger *)self;
-    PyObject *rows, *core, *list;
+    PyObject *rows, *core, *list, *holder;
     unsigned long long membership, max_age;
     unsigned int holders;
     Py_ssize_t count;
@@ -163,21 +186,21 @@ static PyObject *ledger_attach(PyObject *self, PyObject *args) {
                                            &membership, &holders, &max_age, &list)) {
         return NULL;
     }
-    uint32_t slots = ((Rows *)rows)->rows.slots;
-    if (((Core *)core)->table.slots != slots) {
+    if (((Core *)core)->table.slots != ((Rows *)rows)->rows.slots) {
         PyErr_SetString(PyExc_ValueError, "rows and core belong to different tables");
         return NULL;
     }
-    settlement *settled = settlements_of(ledger, list, slots, &count);
+    settlement *settled = settlements_of(ledger, list, &holder, &count);
     if (settled == NULL) {
         return NULL;
     }
     Py_INCREF(rows);
     Py_INCREF(core);
-    LOCK(&ledger->lock);
+    ledger_lock(ledger);
     PyObject *former_rows = (PyObject *)ledger->rows, *former_core = (PyObject *)ledger->core;
     ledger->rows = (Rows *)rows;
     ledger->core = (Core *)core;
+    ledger->epoch = fork_epoch;
     ledger->membership = membership;
     ledger->holders = holders;
     ledger->max_heartbeat_age = max_age;
@@ -188,25 +211,25 @@ static PyObject *ledger_attach(PyObject *self, PyObject *args) {
     Py_XDECREF(former_rows);
     Py_XDECREF(former_core);
     PyMem_Free(settled);
+    Py_DECREF(holder);
     return PyLong_FromUnsignedLongLong(version);
 }
 
 /* settle(membership, holders, settled) -> version */
 static PyObject *ledger_settle(PyObject *self, PyObject *args) {
     Ledger *ledger = (Ledger *)self;
-    PyObject *list;
+    PyObject *list, *holder;
     unsigned long long membership;
     unsigned int holders;
     Py_ssize_t count;
     if (!PyArg_ParseTuple(args, "KIO", &membership, &holders, &list)) {
         return NULL;
     }
-    settlement *settled =
-        settlements_of(ledger, list, ledger->rows == NULL ? 65536 : ledger->rows->rows.slots, &count);
+    settlement *settled = settlements_of(ledger, list, &holder, &count);
     if (settled == NULL) {
         return NULL;
     }
-    LOCK(&ledger->lock);
+    ledger_lock(ledger);
     ledger->membership = membership;
     ledger->holders = holders;
     settle_all(ledger, settled, count);
@@ -214,6 +237,7 @@ static PyObject *ledger_settle(PyObject *self, PyObject *args) {
     unsigned long long version = ledger->version;
     UNLOCK(&ledger->lock);
     PyMem_Free(settled);
+    Py_DECREF(holder);
     return PyLong_FromUnsignedLongLong(version);
 }
 
@@ -225,16 +249,17 @@ static PyObject *ledger_void(PyObject *self, PyObject *forked) {
         return NULL;
     }
     if (is_forked) {
-        /* Another thread of the parent may have held it; that thread is not in this process. */
+        /* Threads of the parent may have held them; they are not in this process. */
         ledger->lock = (step_lock){0};
-        ledger->forks += 1;
+        ledger->lock_epoch = fork_epoch;
+        picker_reset_locks(ledger->pickers);
     }
     count_charge *done = NULL;
-    LOCK(&ledger->lock);
+    ledger_lock(ledger);
     PyObject *former_rows = (PyObject *)ledger->rows, *former_core = (PyObject *)ledger->core;
     ledger->rows = NULL; /* so that closing a charge touches no row */
     ledger->core = NULL;
-    ledger->version += 1;
+    ledger->version = next_version();
     while (ledger->guarded.next != &ledger->guarded) {
         ledger_close(ledger, ledger->guarded.next, &ledger->guarded_count);
     }
@@ -259,13 +284,13 @@ static PyObject *ledger_dispatch(PyObject *self, PyObject *const *args, Py_ssize
         return NULL;
     }
     int visible = PyObject_IsTrue(args[3]);
-    int32_t tokens = prompt_tokens_of(args[2]);
-    int64_t now = visible < 0 || tokens < -1 ? -1 : ledger_now(ledger, 1);
+    int32_t tokens = visible < 0 ? -2 : prompt_tokens_of(args[2]);
+    int64_t now = tokens < -1 ? -1 : ledger_now(ledger, 1);
     Guard *guard = now < 0 ? NULL : ledger_new_guard(ledger);
     if (guard == NULL) {
         return NULL;
     }
-    LOCK(&ledger->lock);
+    ledger_lock(ledger);
     ledger_open(ledger, guard, args[0], (Seat *)args[1], tokens, visible, now);
     UNLOCK(&ledger->lock);
     return (PyObject *)guard;
@@ -283,7 +308,7 @@ static PyObject *ledger_hold_method(PyObject *self, PyObject *seat) {
     if (charge == NULL) {
         return now < 0 ? NULL : PyErr_NoMemory();
     }
-    LOCK(&ledger->lock);
+    ledger_lock(ledger);
     count_charge *oldest = ledger_hold(ledger, charge, (Seat *)seat, now);
     UNLOCK(&ledger->lock);
     ledger_free_charge(oldest);
@@ -298,11 +323,11 @@ static PyObject *ledger_housekeep(PyObject *self, PyObject *argument) {
         return NULL;
     }
     count_charge *done = NULL, *heads[] = {&ledger->guarded, &ledger->unguarded};
-    LOCK(&ledger->lock);
+    ledger_lock(ledger);
     for (int index = 0; index < 2; index++) {
         for (count_charge *charge = heads[index]->next, *next; charge != heads[index]; charge = next) {
             next = charge->next;
-            if (charge->ends_at != 0 && charge->ends_at <= now) {
+            if (heads[index] == &ledger->unguarded && charge->ends_at <= now) {
                 ledger_close(ledger, charge, &ledger->unguarded_count);
                 charge->next = done;
                 done = charge;
@@ -321,8 +346,10 @@ static PyObject *ledger_audit(PyObject *self, PyObject *unused) {
     (void)unused;
     Ledger *ledger = (Ledger *)self;
     int wrong = 0;
-    /* The rows may be replaced while memory is being found for them; then it is the next audit's turn. */
-    size_t slots = ledger->rows == NULL ? 0 : ledger->rows->rows.slots;
+    ledger_lock(ledger);
+    const count_rows *rows = ledger_rows(ledger);
+    size_t slots = rows == NULL ? 0 : rows->slots;
+    UNLOCK(&ledger->lock);
     int32_t *cells = PyMem_Calloc(slots + 1, sizeof *cells);
     int64_t *levels = PyMem_Calloc(NATURAL_LEVELS * slots + 1, sizeof *levels);
     if (cells == NULL || levels == NULL) {
@@ -330,11 +357,12 @@ static PyObject *ledger_audit(PyObject *self, PyObject *unused) {
         PyMem_Free(levels);
         return PyErr_NoMemory();
     }
-    LOCK(&ledger->lock);
-    if (ledger->rows != NULL && ledger->rows->rows.slots == slots && count_is_mine(&ledger->rows->rows)) {
-        count_expect(&ledger->rows->rows, &ledger->guarded, cells, levels);
-        count_expect(&ledger->rows->rows, &ledger->unguarded, cells, levels);
-        wrong = count_repair(&ledger->rows->rows, cells, levels);
+    ledger_lock(ledger);
+    rows = ledger_rows(ledger); /* if others have come meanwhile, it is the next audit's turn */
+    if (rows != NULL && rows->slots == slots && count_is_mine(rows)) {
+        count_expect(rows, &ledger->guarded, cells, levels);
+        count_expect(rows, &ledger->unguarded, cells, levels);
+        wrong = count_repair(rows, cells, levels);
     }
     UNLOCK(&ledger->lock);
     PyMem_Free(cells);

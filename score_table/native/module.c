@@ -1,9 +1,24 @@
 /* The module: its types, and what they were built for. */
 #include "types.h"
 
+#include <pthread.h>
+
+uint64_t fork_epoch = 1;
+
+/* Runs inside of fork(). Python clears the data of other threads in the child before any hook of Python runs, and what
+ * is dropped there must not take back what the parent counts. */
+static void begin_epoch(void) {
+    fork_epoch++;
+}
+
 module_state *state_of(PyTypeObject *type) {
     PyObject *module = PyType_GetModule(type);
-    return module == NULL ? NULL : PyModule_GetState(module);
+    module_state *state = module == NULL ? NULL : PyModule_GetState(module);
+    if (state != NULL && state->picker_type == NULL) {
+        PyErr_SetString(PyExc_RuntimeError, "the module is being unloaded");
+        return NULL;
+    }
+    return state;
 }
 
 void free_object(PyObject *self) {
@@ -43,6 +58,12 @@ static int add_layout(PyObject *module) {
 }
 
 static int module_exec(PyObject *module) {
+    static int registered = 0;
+    if (!registered && pthread_atfork(NULL, NULL, begin_epoch) != 0) {
+        PyErr_SetString(PyExc_OSError, "pthread_atfork failed");
+        return -1;
+    }
+    registered = 1;
     module_state *state = PyModule_GetState(module);
     if (add_type(module, &candidates_spec, &state->candidates_type) < 0 ||
         add_type(module, &core_spec, &state->core_type) < 0 || add_type(module, &rows_spec, &state->rows_type) < 0 ||

@@ -7,15 +7,16 @@
 
 #include <structmember.h>
 
-typedef struct {
+typedef struct Picker {
     PyObject_HEAD
     step_lock lock; /* taken before the ledger's */
     Ledger *ledger;
+    struct Picker *next; /* of the same ledger; under the ledger's lock */
+    uint64_t version; /* of the ledger for which the roster was asked */
     PyObject *seat_of, *stream;
     roster roster;
     long long cursor;
     unsigned long long picks;
-    uint64_t forks; /* of the ledger for which the lock is */
 } Picker;
 
 /* Look up every object of the tuple that is not known yet: 0; 1 where that cannot be; -1 with an exception set. */
@@ -54,6 +55,12 @@ static int enrol_all(Picker *picker, PyObject *tuple) {
     return 0;
 }
 
+void picker_reset_locks(struct Picker *first) {
+    for (Picker *picker = first; picker != NULL; picker = picker->next) {
+        picker->lock = (step_lock){0};
+    }
+}
+
 /* -- the pick ------------------------------------------------------------------------------------------------- */
 
 enum { SLOW = -1, UNKNOWN_OBJECTS = -2 };
@@ -64,14 +71,15 @@ static uint64_t word64(const Ledger *ledger, size_t offset) {
 
 /* Whether the table, its slot map and the lane are all as they should be. */
 static int is_fresh(const Ledger *ledger, int64_t now) {
-    if (ledger->rows == NULL) {
+    const count_rows *rows = ledger_rows(ledger);
+    if (rows == NULL) {
         return 0;
     }
     const unsigned char *start = ledger->core->table.start;
-    int64_t silence = now - (int64_t)word64(ledger, HEARTBEAT_OFFSET), limit = (int64_t)ledger->max_heartbeat_age;
+    uint64_t heartbeat = word64(ledger, HEARTBEAT_OFFSET), limit = ledger->max_heartbeat_age;
+    uint64_t apart = heartbeat > (uint64_t)now ? heartbeat - (uint64_t)now : (uint64_t)now - heartbeat;
     return __atomic_load_n((const uint32_t *)(start + STATE_OFFSET), __ATOMIC_RELAXED) == STATE_READY &&
-           word64(ledger, MEMBERSHIP_OFFSET) == ledger->membership && silence <= limit && silence >= -limit &&
-           count_is_mine(&ledger->rows->rows);
+           word64(ledger, MEMBERSHIP_OFFSET) == ledger->membership && apart <= limit && count_is_mine(rows);
 }
 
 /* What the caller asked with. */
@@ -95,7 +103,7 @@ static Py_ssize_t choose(Picker *picker, question *asked, Seat **seat) {
         return SLOW;
     }
     const pick_table *table = &ledger->core->table;
-    const int32_t *extra = ledger->rows->rows.token == 0 ? ledger->rows->rows.cells : NULL;
+    const int32_t *extra = ledger_rows(ledger)->token == 0 ? ledger_rows(ledger)->cells : NULL;
     uint32_t n = pick_n(table);
     int64_t cursor = n == 0 ? 0 : picker->cursor % n;
     known_list *list = NULL;
@@ -193,13 +201,23 @@ static int find_alike(Picker *picker, question *asked) {
     return 0;
 }
 
+/* With a new slot map every object is looked up anew: some may have been given another id or address. */
+static void ask_anew(Picker *picker) {
+    dropped what = {.capacity = 0};
+    LOCK(&picker->lock);
+    ledger_lock(picker->ledger);
+    uint64_t version = picker->ledger->version;
+    UNLOCK(&picker->ledger->lock);
+    if (picker->version != version) {
+        picker->version = version;
+        roster_forget(&picker->roster, &what);
+    }
+    UNLOCK(&picker->lock);
+    roster_drop(&what);
+}
+
 /* 0; 1 where it is not for this picker; -1 with an exception set. */
 static int ask(Picker *picker, PyObject *instances, question *asked) {
-    if (picker->forks != picker->ledger->forks) {
-        /* In a forked child: another thread of the parent may have held it. */
-        picker->lock = (step_lock){0};
-        picker->forks = picker->ledger->forks;
-    }
     asked->is_list = PyList_CheckExact(instances);
     if (!asked->is_list && !PyTuple_CheckExact(instances)) {
         return 1;
@@ -219,6 +237,7 @@ static int ask(Picker *picker, PyObject *instances, question *asked) {
 #endif
     asked->sequence = instances;
     asked->keep = 0;
+    ask_anew(picker);
     asked->now = ledger_now(picker->ledger, 1);
     if (asked->now < 0 || find_alike(picker, asked) < 0) {
         Py_DECREF(instances);
@@ -251,7 +270,7 @@ static int pick_and_count(Picker *picker, question *asked, Guard *guard, int32_t
         count_charge *oldest = NULL;
         Seat *seat = NULL;
         LOCK(&picker->lock);
-        LOCK(&ledger->lock);
+        ledger_lock(ledger);
         asked->length = asked->is_list ? PyList_Size(asked->sequence) : PyTuple_Size(asked->sequence);
         Py_ssize_t index = choose(picker, asked, &seat);
         if (index >= 0) {
@@ -263,7 +282,7 @@ static int pick_and_count(Picker *picker, question *asked, Guard *guard, int32_t
             } else {
                 oldest = ledger_hold(ledger, charge, seat, asked->now);
             }
-            count_bump(&ledger->rows->rows, PICKS_WORD);
+            count_bump(ledger_rows(ledger), PICKS_WORD);
             picker->picks += 1;
         }
         UNLOCK(&ledger->lock);
@@ -300,8 +319,15 @@ static PyObject *picker_dispatch(PyObject *self, PyObject *const *args, Py_ssize
         if (!PyDict_CheckExact(args[1])) {
             Py_RETURN_NONE;
         }
-        PyObject *stream = PyDict_GetItemWithError(args[1], picker->stream);
+        PyObject *stream;
+#ifdef Py_GIL_DISABLED
+        PyDict_GetItemRef(args[1], picker->stream, &stream);
+#else
+        stream = PyDict_GetItemWithError(args[1], picker->stream);
+        Py_XINCREF(stream);
+#endif
         visible = stream == Py_True ? 1 : stream == NULL ? 0 : PyObject_IsTrue(stream);
+        Py_XDECREF(stream);
         if (visible < 0 || PyErr_Occurred()) {
             if (!PyErr_ExceptionMatches(PyExc_Exception)) {
                 return NULL;
@@ -376,6 +402,13 @@ static int picker_clear(PyObject *self) {
 static void picker_dealloc(PyObject *self) {
     Picker *picker = (Picker *)self;
     PyObject_GC_UnTrack(self);
+    ledger_lock(picker->ledger);
+    Picker **link = &picker->ledger->pickers;
+    while (*link != picker) {
+        link = &(*link)->next;
+    }
+    *link = picker->next;
+    UNLOCK(&picker->ledger->lock);
     picker_clear(self);
     Py_XDECREF((PyObject *)picker->ledger);
     Py_XDECREF(picker->stream);
@@ -406,6 +439,10 @@ static PyObject *picker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     Py_INCREF(seat_of);
     picker->seat_of = seat_of;
     picker->cursor = cursor < 0 ? 0 : cursor;
+    ledger_lock(picker->ledger);
+    picker->next = picker->ledger->pickers;
+    picker->ledger->pickers = picker;
+    UNLOCK(&picker->ledger->lock);
     return (PyObject *)picker;
 }
 

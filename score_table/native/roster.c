@@ -3,7 +3,7 @@
 #include <string.h>
 
 /* Objects known at most; beyond it all are forgotten and looked up anew. */
-#define ROSTER_LIMIT 16384
+#define ROSTER_LIMIT 8192
 
 static void drop_list(known_list *list) {
     Py_XDECREF(list->copy);

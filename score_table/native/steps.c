@@ -26,10 +26,8 @@ void charge_unlink(count_charge *charge) {
 }
 
 const count_rows *ledger_rows_of(const Ledger *ledger, const count_charge *charge) {
-    if (ledger->rows == NULL || charge->home != &ledger->rows->rows || !count_is_mine(charge->home)) {
-        return NULL;
-    }
-    return charge->home;
+    const count_rows *rows = ledger_rows(ledger);
+    return rows != NULL && charge->home == rows && count_is_mine(rows) ? rows : NULL;
 }
 
 /* Count the charge where its seat says now. */
@@ -39,8 +37,8 @@ static void count_at_seat(Ledger *ledger, count_charge *charge) {
     charge->home = NULL;
     if (charge->slot < 0) {
         seat->units += count_price(charge, &ledger->nominal);
-    } else if (count_is_mine(&ledger->rows->rows)) {
-        count_add(&ledger->rows->rows, charge, &seat->prices);
+    } else if (count_is_mine(ledger_rows(ledger))) {
+        count_add(ledger_rows(ledger), charge, &seat->prices);
     } /* else the lane is lost; housekeeping claims anew and counts every open charge there */
 }
 
@@ -77,7 +75,7 @@ static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prom
     charge->seat = seat;
     charge->prompt_tokens = prompt_tokens;
     charge->phase = CHARGE_PREFILL;
-    charge->prefill_ends = first_token_visible ? 0 : now + (int64_t)prompt_tokens * 1000000000 / PREFILL_RATE;
+    charge->prefill_ends = first_token_visible ? 0 : later(now, (int64_t)prompt_tokens * 1000000000 / PREFILL_RATE);
     count_at_seat(ledger, charge);
 }
 
@@ -102,7 +100,7 @@ count_charge *ledger_add_unguarded(Ledger *ledger, count_charge *charge) {
 }
 
 count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, int64_t now) {
-    *charge = (count_charge){.ends_at = now + seat->hold_ns};
+    *charge = (count_charge){.ends_at = later(now, seat->hold_ns)};
     seat->selected = 1;
     begin(ledger, charge, seat, -1, 0, now);
     return ledger_add_unguarded(ledger, charge);

@@ -14,6 +14,9 @@
 #include "count.h"
 #include "pick.h"
 
+/* Grows in every forked child, before any code of Python or of another library runs there. */
+extern uint64_t fork_epoch;
+
 #ifdef Py_GIL_DISABLED
 typedef PyMutex step_lock;
 #define LOCK(lock) PyMutex_Lock(lock)
@@ -54,6 +57,8 @@ typedef struct {
     char selected;   /* picked by select since somebody last cleared this */
 } Seat;
 
+struct Picker;
+
 /* All open charges of a process, and the rows they are counted in. */
 typedef struct {
     PyObject_HEAD
@@ -64,8 +69,10 @@ typedef struct {
     PyTypeObject *seat_type, *guard_type;
     Rows *rows; /* NULL: nowhere to count */
     Core *core; /* of the same table */
+    uint64_t epoch; /* the fork epoch in which the rows are this process's */
+    uint64_t lock_epoch;
     uint64_t membership, version;
-    uint64_t forks; /* since this ledger was made */
+    struct Picker *pickers; /* those of this ledger */
     uint64_t max_heartbeat_age;
     uint32_t holders; /* instances in the table */
     count_prices nominal;
@@ -96,6 +103,18 @@ module_state *state_of(PyTypeObject *type);
 /* End of a dealloc: free the memory, and the reference to the heap type. */
 void free_object(PyObject *self);
 
+/* Lock the ledger. What a thread of the process that forked this one held is void. */
+static inline void ledger_lock(Ledger *ledger) {
+    if (ledger->lock_epoch != fork_epoch) {
+        ledger->lock = (step_lock){0};
+        ledger->lock_epoch = fork_epoch;
+    }
+    LOCK(&ledger->lock);
+}
+
+/* In a forked child: the locks of the ledger's pickers are void as well. */
+void picker_reset_locks(struct Picker *first);
+
 /* The ledger's time, ns: `coarse` is a few ms behind and cheaper. -1 with an exception set. */
 int64_t ledger_now(Ledger *ledger, int coarse);
 
@@ -110,12 +129,20 @@ Guard *ledger_new_guard(Ledger *ledger);
 
 /* The steps below are called with the ledger locked. */
 
+/* The rows to count in; NULL: there are none, or they are those of the process that forked this one. */
+static inline const count_rows *ledger_rows(const Ledger *ledger) {
+    return ledger->rows != NULL && ledger->epoch == fork_epoch ? &ledger->rows->rows : NULL;
+}
+
 /* Where the seat's instance sits in the table in use; -1: nowhere. */
 static inline int32_t ledger_slot_of(const Ledger *ledger, const Seat *seat) {
-    if (ledger->rows == NULL || seat->version != ledger->version || seat->slot >= (int32_t)ledger->rows->rows.slots) {
-        return -1;
-    }
-    return seat->slot;
+    const count_rows *rows = ledger_rows(ledger);
+    return rows != NULL && seat->version == ledger->version && seat->slot < (int32_t)rows->slots ? seat->slot : -1;
+}
+
+/* now + by, not beyond what fits. */
+static inline int64_t later(int64_t now, int64_t by) {
+    return by > 0 && now > INT64_MAX - by ? INT64_MAX : now + by;
 }
 
 /* Count the request of `guard` at `seat` from `now` on. Takes its own references. */
