@@ -45,9 +45,9 @@ def run(args: argparse.Namespace) -> int:
         print(error, file=sys.stderr)
         return USAGE
     if args.json:
-        print(json.dumps(as_json(snapshot), indent=2, ensure_ascii=False))
+        print(json.dumps(as_json(snapshot), indent=2))
     else:
-        print("\n".join(as_text(snapshot)))
+        print("\n".join(map(wording.printable, as_text(snapshot))))
     return OK
 
 

@@ -14,6 +14,11 @@ def picks(degraded: str | None) -> str:
     return "by score" if degraded is None else f"DEGRADED ({degraded})"
 
 
+def printable(line: str) -> str:
+    """``line`` with what no terminal should be sent as escapes: control characters, and bytes that are no text."""
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+
+
 def is_silent(degraded: str | None) -> bool:
     """Whether nobody keeps the table up to date."""
     return degraded == "outstanding"

@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from score_table.layout import (
     LANE_BLOCK,
     LANE_BLOCK_SIZE,
@@ -81,7 +83,8 @@ class Claim:
 
     def bump(self, word: str, by: int = 1) -> None:
         """Add to a counter of the lane block. Lost updates between threads are possible and harmless here."""
-        self.block[_WORD[word]] += by
+        at = _WORD[word]
+        self.block[at] = (self.block[at] + by) & (2**64 - 1)
 
     def is_mine(self) -> bool:
         """Whether the token still stands; cheap, for every step. A private claim is always its process's."""
@@ -219,9 +222,11 @@ def _map(
 
 
 def _zero(claim: Claim) -> None:
-    # Cells first: what is counted twice for a moment only makes a slot look busier.
+    # Cells first: what is counted twice for a moment only makes a slot look busier. Word by word: a string
+    # instruction that the system interrupts leaves half a word.
     for row in (claim.cells, *claim.naturals):
-        row.cast("B")[:] = bytes(row.nbytes)
+        words = np.frombuffer(row, dtype=np.int32 if row.itemsize == 4 else np.int64)
+        np.bitwise_and(words, 0, out=words)
 
 
 def ask_for_a_lane(segment: Segment) -> None:

@@ -267,8 +267,10 @@ class TableWriter:
         """
         n = len(base)
         began = bool(np.any((self._rows[0, :n] >= UNUSED_FLOOR) & (base < UNUSED_FLOOR)))
-        self._rows[0, :n] = base
-        self._rows[1, :n] = rest
+        # Added, not copied: a long copy is one string instruction, and where the system interrupts, stops or
+        # kills this process in it, half a word stays behind.
+        np.add(base, 0, out=self._rows[0, :n])
+        np.add(rest, 0, out=self._rows[1, :n])
         if began:
             # A slot map made between the assignment and these rows lacks the slots that begin with them.
             self._bump_membership()
@@ -305,8 +307,9 @@ class TableWriter:
         touched = np.flatnonzero(outstanding | self._rows[2 + lane])
         # Cells first: until the natural units follow, the slot looks a little idler by this lane, not busier
         # by a base that counts on cells which are gone.
-        self._rows[2 + lane] = 0
-        naturals[:] = 0
+        # Word by word, as in publish.
+        np.bitwise_and(self._rows[2 + lane], 0, out=self._rows[2 + lane])
+        np.bitwise_and(naturals, 0, out=naturals)
         block[0] = 0
         self._tokens[lane] = 0
         self._seen[lane] = 0

@@ -32,16 +32,15 @@ def add(rows: Claim, charge: Charge, slot: int) -> None:
     if charge.added >= room:
         rows.bump("saturations")
     rows.cells[slot] += charge.added
-    naturals = rows.naturals
-    naturals[Natural.OUTSTANDING][slot] += 1
-    naturals[Natural.KV_TOKENS][slot] += charge.prompt_tokens
+    _raise(rows, Natural.OUTSTANDING, slot, 1)
+    _raise(rows, Natural.KV_TOKENS, slot, charge.prompt_tokens)
     if charge.phase == Phase.PREFILL:
-        naturals[Natural.PROMPT_TOKENS][slot] += charge.prompt_tokens
+        _raise(rows, Natural.PROMPT_TOKENS, slot, charge.prompt_tokens)
     if charge.held:
-        naturals[Natural.HELD][slot] += 1
+        _raise(rows, Natural.HELD, slot, 1)
     if not charge.dispatched:
         charge.dispatched = True
-        naturals[Natural.DISPATCHED][slot] += 1
+        _raise(rows, Natural.DISPATCHED, slot, 1)
 
 
 def end_prefill(rows: Claim, charge: Charge, slot: int) -> None:
@@ -52,9 +51,9 @@ def end_prefill(rows: Claim, charge: Charge, slot: int) -> None:
 
 def hold(rows: Claim, slot: int, *, suspect: bool) -> None:
     """Mark one request as held; ``suspect`` asks the monitor to look at the instance at once."""
-    rows.naturals[Natural.HELD][slot] += 1
+    _raise(rows, Natural.HELD, slot, 1)
     if suspect:
-        rows.naturals[Natural.SUSPECTS][slot] += 1
+        _raise(rows, Natural.SUSPECTS, slot, 1)
 
 
 def take_back(rows: Claim, charge: Charge, slot: int) -> None:
@@ -66,7 +65,7 @@ def take_back(rows: Claim, charge: Charge, slot: int) -> None:
         _lower(rows, Natural.PROMPT_TOKENS, slot, charge.prompt_tokens)
     if charge.held:
         _lower(rows, Natural.HELD, slot, 1)
-    rows.naturals[Natural.ENDED][slot] += 1
+    _raise(rows, Natural.ENDED, slot, 1)
 
 
 def repair(rows: Claim, charges: Iterable[Charge]) -> bool:
@@ -117,3 +116,9 @@ def _lower(rows: Claim, kind: Natural, slot: int, by: int) -> None:
         rows.bump("count_errors")
         left = 0
     row[slot] = left
+
+
+def _raise(rows: Claim, kind: Natural, slot: int, by: int) -> None:
+    # A word that somebody else wrote nonsense into stops at its end: a pick goes on whatever it finds.
+    row = rows.naturals[kind]
+    row[slot] = min(row[slot] + by, 2**63 - 1)

@@ -5,6 +5,11 @@
 #define LOAD(word) __atomic_load_n(&(word), __ATOMIC_RELAXED)
 #define STORE(word, value) __atomic_store_n(&(word), (value), __ATOMIC_RELAXED)
 
+/* Words that somebody else wrote nonsense into wrap; that is never undefined. */
+static int64_t wrapped(int64_t word, int64_t by) {
+    return (int64_t)((uint64_t)word + (uint64_t)by);
+}
+
 int count_is_mine(const count_rows *rows) {
     return rows->token == 0 || LOAD(rows->block[TOKEN_WORD]) == rows->token;
 }
@@ -14,11 +19,11 @@ void count_bump(const count_rows *rows, int word) {
 }
 
 static void raise_natural(const count_rows *rows, int kind, int32_t slot, int64_t by) {
-    STORE(rows->naturals[kind][slot], LOAD(rows->naturals[kind][slot]) + by);
+    STORE(rows->naturals[kind][slot], wrapped(LOAD(rows->naturals[kind][slot]), by));
 }
 
 static void lower_natural(const count_rows *rows, int kind, int32_t slot, int64_t by) {
-    int64_t left = LOAD(rows->naturals[kind][slot]) - by;
+    int64_t left = wrapped(LOAD(rows->naturals[kind][slot]), -by);
     if (left < 0) {
         count_bump(rows, COUNT_ERRORS_WORD);
         left = 0;
@@ -27,12 +32,12 @@ static void lower_natural(const count_rows *rows, int kind, int32_t slot, int64_
 }
 
 static void lower_cell(const count_rows *rows, int32_t slot, int32_t units) {
-    int32_t left = LOAD(rows->cells[slot]) - units;
+    int64_t left = (int64_t)LOAD(rows->cells[slot]) - units;
     if (left < 0) {
         count_bump(rows, COUNT_ERRORS_WORD);
         left = 0;
     }
-    STORE(rows->cells[slot], left);
+    STORE(rows->cells[slot], (int32_t)left);
 }
 
 /* Rounded half to even, as Python rounds; 0 for what is no price. */

@@ -32,6 +32,11 @@ static int32_t head_cell(const pick_table *table, int32_t cell, int fade) {
     return fade <= 0 || cell >= table->mark_floor ? cell : cell >> fade;
 }
 
+/* Cells out of their ranges are somebody's nonsense: their sums wrap, as numpy's do, and are never undefined. */
+static inline int32_t plus(int32_t left, int32_t right) {
+    return (int32_t)((uint32_t)left + (uint32_t)right);
+}
+
 /* What ties with an unmarked `least`; never a marked slot. */
 static int32_t tie_limit(const pick_table *table, int32_t least) {
     int32_t limit = least + table->tie_window;
@@ -105,9 +110,9 @@ WIDE static int32_t sum_all(const pick_table *table, const int32_t *head, uint32
     for (; slot < n; slot++) {
         int32_t sum = head_cell(table, head[slot], fade);
         for (uint32_t lane = 0; lane < lanes; lane++) {
-            sum += cells[lane * stride + slot];
+            sum = plus(sum, cells[lane * stride + slot]);
         }
-        live[slot] = extra == NULL ? sum : sum + extra[slot];
+        live[slot] = extra == NULL ? sum : plus(sum, extra[slot]);
         least = live[slot] < least ? live[slot] : least;
     }
     if (least < table->mark_floor) {
@@ -134,12 +139,12 @@ void pick_live(const pick_table *table, const int32_t *slots, uint32_t count, in
     uint32_t lanes = lanes_in_use(table);
     for (uint32_t index = 0; index < count; index++) {
         int32_t value = head_cell(table, head[slots[index]], fade);
-        live[index] = extra == NULL ? value : value + extra[slots[index]];
+        live[index] = extra == NULL ? value : plus(value, extra[slots[index]]);
     }
     for (uint32_t lane = 0; lane < lanes; lane++) {
         const int32_t *cells = row(table, 2 + lane);
         for (uint32_t index = 0; index < count; index++) {
-            live[index] += cells[slots[index]];
+            live[index] = plus(live[index], cells[slots[index]]);
         }
     }
 }
@@ -218,7 +223,7 @@ static int32_t choose_marked(const pick_table *table, const int32_t *candidates,
     if (mildest >= table->unused_band) {
         return PICK_NO_SLOT;
     }
-    int32_t slot = take(candidates, count, cursor, live, least + table->tie_window, head, table, mildest);
+    int32_t slot = take(candidates, count, cursor, live, plus(least, table->tie_window), head, table, mildest);
     return slot < 0 ? PICK_NO_SLOT : ~slot;
 }
 

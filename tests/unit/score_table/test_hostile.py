@@ -120,8 +120,8 @@ class Hostile:
     def _picks(self) -> None:
         lane = Lane(str(self.path), core=self.rng.choice(list(CORES.values())))
         lane.attach()
-        for strategy in (LeastLoadStrategy(lane=lane), PowerOfTwoStrategy(lane=lane)):
-            self.use(lane, strategy)
+        for kind in (LeastLoadStrategy, PowerOfTwoStrategy):
+            self.use(lane, kind(lane=lane, rng=self.rng))
         lane.close()
 
     def use(self, lane: Lane, strategy: LeastLoadStrategy) -> None:
@@ -314,7 +314,7 @@ def test_a_table_scribbled_over_while_it_is_in_use(hostile: Hostile, core_name: 
     hostile.path.chmod(0o600)
     lane = Lane(str(hostile.path), core=CORES[core_name])
     lane.attach()
-    strategies = [LeastLoadStrategy(lane=lane), PowerOfTwoStrategy(lane=lane)]
+    strategies = [kind(lane=lane, rng=hostile.rng) for kind in (LeastLoadStrategy, PowerOfTwoStrategy)]
     behind = HOT_LINE["heartbeat"].offset
     with hostile.path.open("r+b") as file:
         for _ in range(300):
