@@ -107,6 +107,7 @@ class Ledger:
         holders: int,
         max_heartbeat_age: int,
         settled: Any,
+        elsewhere: bool,
         /,
     ) -> int: ...
     def settle(self, membership: int, holders: int, settled: Any, /) -> int: ...

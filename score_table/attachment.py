@@ -62,8 +62,8 @@ class Attachment:
         now = self.now
         if now is None:
             return self.propose_table(clock_ns) if self._is_due(clock_ns) else None
-        if not now.segment.is_current():
-            # Retired, replaced or gone: go on picking from the old one until a new one is there.
+        if not now.segment.has_name():
+            # Replaced or gone: go on picking from the old one until a new one is there.
             return self.propose_table(clock_ns)
         if not (now.claim.is_mine() and now.claim.holds_lock()):
             logger.warning(

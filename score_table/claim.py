@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import secrets
 import tempfile
@@ -17,11 +16,13 @@ from score_table.layout import (
     LANE_BLOCK_SIZE,
     LANE_LOCKS,
     MAX_LANES,
+    NATURAL_LEVELS,
     REGISTRY_LOCK,
     Geometry,
     Natural,
 )
 from score_table.locks import try_lock, unlock
+from score_table.mapping import map_file
 from score_table.pick import NATIVE_MISSING
 from score_table.segment import Segment
 
@@ -33,19 +34,26 @@ _REGISTRY_TRIES = 200
 #: Descriptors of this process that hold, or are about to hold, a lane's lock. A forked child has copies of all
 #: of them, also of those that another thread was just claiming with, and must close every one: a copy that
 #: stays open keeps the lock after the parent's death.
-_lock_fds: set[int] = set()
+#: By number, with the file behind it: where the host has closed all descriptors, the number may be another's.
+_lock_fds: dict[int, tuple[int, int]] = {}
 
 
 def close_inherited_locks() -> None:
     """In a forked child: close the copies of the parent's lock descriptors. Closing drops no lock."""
-    for fd in tuple(_lock_fds):
+    for fd, file in tuple(_lock_fds.items()):
         with contextlib.suppress(OSError):
-            os.close(fd)
+            if _file_of(fd) == file:
+                os.close(fd)
     _lock_fds.clear()
 
 
+def _file_of(fd: int) -> tuple[int, int]:
+    facts = os.fstat(fd)
+    return facts.st_dev, facts.st_ino
+
+
 def _close(fd: int) -> None:
-    _lock_fds.discard(fd)
+    _lock_fds.pop(fd, None)
     with contextlib.suppress(OSError):
         os.close(fd)
 
@@ -107,7 +115,7 @@ class Claim:
         """
         if self.lane >= 0 and self.holds_lock():
             _close(self._lock_fd)
-        _lock_fds.discard(self._lock_fd)
+        _lock_fds.pop(self._lock_fd, None)
         self._lock_fd = -1
 
     def release(self) -> None:
@@ -122,10 +130,9 @@ class Claim:
         """Claim a free lane of ``segment``; ``None`` if none is free or the registry is busy just now."""
         geometry = segment.geometry
         fd = segment.location.open(writable=True)
-        _lock_fds.add(fd)
+        _lock_fds[fd] = _file_of(fd)
         try:
-            facts = os.fstat(fd)
-            if (facts.st_dev, facts.st_ino) != segment.inode:
+            if _lock_fds[fd] != segment.inode:
                 _close(fd)
                 return None
             for lane in range(geometry.lanes):
@@ -172,7 +179,7 @@ class Claim:
         # A file without a name, so that C can map it as it maps a table.
         with tempfile.TemporaryFile() if _memfd is None else os.fdopen(_memfd("loadboard"), "r+b") as file:
             file.truncate(size)
-            words = memoryview(mmap.mmap(file.fileno(), size))
+            words = map_file(file.fileno(), size, writable=True)
             naturals = [
                 words[naturals_offset + kind * stride :][:stride].cast("q") for kind in range(len(Natural))
             ]
@@ -223,8 +230,9 @@ def _map(
 
 def _zero(claim: Claim) -> None:
     # Cells first: what is counted twice for a moment only makes a slot look busier. Word by word: a string
-    # instruction that the system interrupts leaves half a word.
-    for row in (claim.cells, *claim.naturals):
+    # instruction that the system interrupts leaves half a word. Totals stay, whoever counted them: the monitor may
+    # not have read the last of them yet.
+    for row in (claim.cells, *claim.naturals[:NATURAL_LEVELS]):
         words = np.frombuffer(row, dtype=np.int32 if row.itemsize == 4 else np.int64)
         np.bitwise_and(words, 0, out=words)
 

@@ -182,8 +182,13 @@ class Lane:
         attached = proposal.attached
         version = 0
         if not self._closed:
+            before = self._attachment.now
             version = self.ledger.attach(
-                attached.claim, attached.core, attached.directory, self._settled(attached.directory)
+                attached.claim,
+                attached.core,
+                attached.directory,
+                self._settled(attached.directory),
+                elsewhere=before is None or before.claim.private or before.segment is not attached.segment,
             )
         if not version:
             attached.claim.release()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import mmap
 import os
 import secrets
 import struct
@@ -26,6 +25,7 @@ from score_table.layout import (
     State,
 )
 from score_table.location import Location, creation_failed
+from score_table.mapping import map_file
 
 _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 _CRC_START = IDENTITY_PART["layout_major"].offset
@@ -54,9 +54,7 @@ class Segment:
         self.writable = writable
         facts = os.fstat(fd)
         self.inode = (facts.st_dev, facts.st_ino)
-        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self.map = mmap.mmap(fd, geometry.total_size, access=access)
-        self.data = memoryview(self.map)
+        self.data = map_file(fd, geometry.total_size, writable=writable)
         self.signed32 = self.data.cast("i")
         self.unsigned32 = self.data.cast("I")
         self.signed64 = self.data.cast("q")
@@ -123,20 +121,23 @@ class Segment:
             raise TableNotReady(self.location.text, f"table {self.location.text} is being replaced")
         return fd
 
-    def is_current(self) -> bool:
-        """Whether the name still leads to this very segment and its monitor has not retired it."""
+    def has_name(self) -> bool:
+        """Whether the name still leads to this very segment."""
         try:
             facts = os.stat(self.location.path)
         except OSError:
             return False
-        return (facts.st_dev, facts.st_ino) == self.inode and self.state != State.RETIRED
+        return (facts.st_dev, facts.st_ino) == self.inode
+
+    def is_current(self) -> bool:
+        """Whether the name still leads to this very segment and its monitor has not retired it."""
+        return self.has_name() and self.state != State.RETIRED
 
     def close(self) -> None:
         """Unmap, where no view of the words is held any more; else the last view's end unmaps."""
         for view in (self.signed32, self.unsigned32, self.signed64, self.unsigned64, self.data):
-            view.release()
-        with contextlib.suppress(BufferError):
-            self.map.close()
+            with contextlib.suppress(BufferError):
+                view.release()
 
     # -- life ---------------------------------------------------------------------------------------------
 

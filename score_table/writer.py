@@ -91,10 +91,6 @@ class TableWriter:
             strides=(len(Natural) * geometry.naturals_stride, geometry.naturals_stride, 8),
         )
         self._blocks = [segment.lane_block(lane) for lane in range(geometry.lanes)]
-        kinds = len(Natural) - NATURAL_LEVELS
-        self._totals = np.zeros((kinds, geometry.slots), dtype=np.int64)
-        self._seen = np.zeros((geometry.lanes, kinds, geometry.slots), dtype=np.int64)
-        self._tokens = [0] * geometry.lanes
 
     # -- life ---------------------------------------------------------------------------------------------
 
@@ -125,8 +121,8 @@ class TableWriter:
                 left.unlink(missing_ok=True)
             former = _present(place)
             if former is not None:
-                # More lanes were wanted than the former table had: the next one has room for them, within reason.
-                lanes = min(max(lanes, former.read("lanes_wanted")), 2 * lanes, MAX_LANES)
+                # More lanes were wanted than there are, or are in use: the next one has room for them, within reason.
+                lanes = min(max(lanes, former.read("lanes_wanted"), former.lanes_hi), 2 * lanes, MAX_LANES)
             if former is not None and _adoptable(former, Geometry(slots, lanes), max_heartbeat_age_ns):
                 _set_access(place, mode, gid)
                 segment, adopted = former, True
@@ -236,23 +232,12 @@ class TableWriter:
     def naturals(self) -> Naturals:
         """One read of all lanes."""
         hi, n = self._segment.lanes_hi, self.n
-        before = [self._blocks[lane][0] for lane in range(hi)]
         cells = np.zeros(self.capacity, dtype=np.int64)
         cells[:n] = self._rows[2 : 2 + hi, :n].sum(axis=0, dtype=np.int64)
+        sums = np.zeros((len(Natural), self.capacity), dtype=np.int64)
         read = self._naturals[:hi, :, :n].copy()
-        # A lane that changed hands while it was read: its totals wait for the next read.
-        stable = [lane for lane in range(hi) if self._blocks[lane][0] == before[lane]]
-        for lane in stable:
-            if before[lane] != self._tokens[lane]:
-                self._tokens[lane] = before[lane]
-                self._seen[lane] = 0
-        totals = read[stable, NATURAL_LEVELS:]
-        self._totals[:, :n] += np.maximum(totals - self._seen[stable, :, :n], 0).sum(axis=0)
-        self._seen[stable, :, :n] = totals
-        levels = np.zeros((NATURAL_LEVELS, self.capacity), dtype=np.int64)
-        levels[:, :n] = read[:, :NATURAL_LEVELS].sum(axis=0)
-        outstanding, prompt_tokens, kv_tokens, held = levels
-        dispatched, ended, suspects = self._totals.copy()
+        sums[:, :n] = read.sum(axis=0)
+        outstanding, prompt_tokens, kv_tokens, held, dispatched, ended, suspects = sums
         return Naturals(outstanding, prompt_tokens, kv_tokens, held, dispatched, ended, suspects, cells)
 
     def rest_row(self) -> NDArray[np.int32]:
@@ -301,7 +286,6 @@ class TableWriter:
         return found
 
     def _empty(self, lane: int, block: memoryview) -> Reclaimed:
-        self.naturals()  # keep the totals that are about to go
         naturals = self._naturals[lane]
         outstanding = naturals[Natural.OUTSTANDING].copy()
         touched = np.flatnonzero(outstanding | self._rows[2 + lane])
@@ -309,10 +293,8 @@ class TableWriter:
         # by a base that counts on cells which are gone.
         # Word by word, as in publish.
         np.bitwise_and(self._rows[2 + lane], 0, out=self._rows[2 + lane])
-        np.bitwise_and(naturals, 0, out=naturals)
+        np.bitwise_and(naturals[:NATURAL_LEVELS], 0, out=naturals[:NATURAL_LEVELS])
         block[0] = 0
-        self._tokens[lane] = 0
-        self._seen[lane] = 0
         return Reclaimed(lane, block[_PID_WORD], touched, int(outstanding.sum()))
 
 

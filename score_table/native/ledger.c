@@ -174,16 +174,17 @@ static void settle_all(Ledger *ledger, const settlement *rows, Py_ssize_t count)
     }
 }
 
-/* attach(rows, core, membership, holders, max_heartbeat_age, settled) -> version */
+/* attach(rows, core, membership, holders, max_heartbeat_age, settled, elsewhere) -> version */
 static PyObject *ledger_attach(PyObject *self, PyObject *args) {
     Ledger *ledger = (Ledger *)self;
     PyObject *rows, *core, *list, *holder;
     unsigned long long membership, max_age;
     unsigned int holders;
+    int elsewhere;
     Py_ssize_t count;
     module_state *state = state_of(Py_TYPE(self));
-    if (state == NULL || !PyArg_ParseTuple(args, "O!O!KIKO", state->rows_type, &rows, state->core_type, &core,
-                                           &membership, &holders, &max_age, &list)) {
+    if (state == NULL || !PyArg_ParseTuple(args, "O!O!KIKOp", state->rows_type, &rows, state->core_type, &core,
+                                           &membership, &holders, &max_age, &list, &elsewhere)) {
         return NULL;
     }
     if (((Core *)core)->table.slots != ((Rows *)rows)->rows.slots) {
@@ -205,7 +206,7 @@ static PyObject *ledger_attach(PyObject *self, PyObject *args) {
     ledger->holders = holders;
     ledger->max_heartbeat_age = max_age;
     settle_all(ledger, settled, count);
-    ledger_recount(ledger);
+    ledger_recount(ledger, elsewhere);
     unsigned long long version = ledger->version;
     UNLOCK(&ledger->lock);
     Py_XDECREF(former_rows);
@@ -379,7 +380,7 @@ static PyObject *ledger_outstanding(PyObject *self, PyObject *unused) {
 static PyMethodDef ledger_methods[] = {
     {"seat", ledger_seat, METH_VARARGS, "seat(key, host, port) -> Seat"},
     {"attach", ledger_attach, METH_VARARGS,
-     "attach(rows, core, membership, holders, max_heartbeat_age, settled) -> version"},
+     "attach(rows, core, membership, holders, max_heartbeat_age, settled, elsewhere) -> version"},
     {"settle", ledger_settle, METH_VARARGS, "settle(membership, holders, settled) -> version"},
     {"void", ledger_void, METH_O, "void(forked)"},
     {"dispatch", (PyCFunction)(void (*)(void))ledger_dispatch, METH_FASTCALL,

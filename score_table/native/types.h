@@ -168,8 +168,8 @@ void ledger_close(Ledger *ledger, count_charge *charge, uint32_t *count);
 /* Put the charge, linked nowhere, on its own. Returns as ledger_hold. */
 count_charge *ledger_add_unguarded(Ledger *ledger, count_charge *charge);
 
-/* Count every open charge anew, in the rows there are now. */
-void ledger_recount(Ledger *ledger);
+/* Count every open charge anew, in the rows there are now. `elsewhere`: the totals there do not know of them yet. */
+void ledger_recount(Ledger *ledger, int elsewhere);
 
 /* Give charges without a slot one, where their instance has joined the table since. */
 void ledger_match_again(Ledger *ledger);

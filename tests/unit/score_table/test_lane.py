@@ -668,3 +668,80 @@ def test_requests_opened_before_the_table_under_another_id_are_found_by_their_ad
     assert writer.naturals().outstanding[:2].tolist() == [0, 0]
     lane.close()
     writer.close()
+
+
+def test_totals_outlive_the_worker_that_counted_them(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
+    """Whoever has the lane next, and whether or not the monitor has looked in between."""
+    writer = make_table(table_name, 1, lanes=1)
+    for _ in range(3):
+        lane = Lane(table_name, clock=clock, core=core)
+        lane.attach()
+        for _ in range(10):
+            opened(lane, 0).release()
+        lane.close()
+    naturals = writer.naturals()
+    assert (naturals.dispatched[0], naturals.ended[0], naturals.outstanding[0]) == (30, 30, 0)
+    writer.close()
+
+
+def test_requests_that_move_to_another_table_are_in_its_totals(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
+    make_table(table_name, 3).close()
+    lane = Lane(table_name, clock=clock, core=core)
+    lane.attach()
+    guards = [opened(lane, 0) for _ in range(5)]
+    writer = make_table(table_name, 3, slots=128)
+    lane.housekeep()
+    for guard in guards[:2]:
+        guard.release()
+    naturals = writer.naturals()
+    assert (naturals.dispatched[0], naturals.ended[0], naturals.outstanding[0]) == (5, 2, 3)
+    lane.close()
+    writer.close()
+
+
+def test_what_a_child_drops_before_it_can_forget_takes_nothing_back(lane: Lane) -> None:
+    """Python clears what other threads held, in the child, before any hook runs."""
+    held = threading.local()
+    ready, end = threading.Barrier(4), threading.Event()
+
+    def hold() -> None:
+        held.guard = opened(lane, 0)
+        ready.wait(10)
+        end.wait(10)
+
+    threads = [threading.Thread(target=hold) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    ready.wait(10)
+    before = cells(lane)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is the point
+            child = os.fork()
+        if child == 0:
+            os._exit(0)
+        os.waitpid(child, 0)
+        assert cells(lane) == before
+        assert natural(lane, Natural.OUTSTANDING, 0) == 3
+    finally:
+        end.set()
+        for thread in threads:
+            thread.join()
+
+
+def test_a_guard_released_in_a_child_without_the_hook_takes_nothing_back(lane: Lane) -> None:
+    guard = opened(lane, 0)
+    child = os.fork()
+    if child == 0:
+        guard.release()
+        lane.ledger.dispatch(None, lane.seat(instance_id(0), None, None), 1, True)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert natural(lane, Natural.OUTSTANDING, 0) == 1
+    guard.release()
+    assert natural(lane, Natural.OUTSTANDING, 0) == 0
+    assert attached(lane).claim.block[8] == 0, "no count error"
