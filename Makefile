@@ -6,10 +6,10 @@ BIN     = $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint format test-real stress bench clean
+.PHONY: help install run test lint format test-real stress stress-torn sanitize bench wheels test-arm64 test-free-threaded clean
 
 help:  ## Show this list
-	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 $(VENV)/.installed: setup.cfg setup.py pyproject.toml $(wildcard score_table/native/*.[ch])
 	@echo "creating $(VENV) and installing (about a minute)"
@@ -42,11 +42,27 @@ format: install  ## Reformat the code
 test-real: install  ## Test against two real vLLM servers (needs Python 3.11, 6 GB of disk, some minutes)
 	$(BIN)/python -m tests.real
 
-stress: install  ## Kill 10,000 workers and monitors at random moments and check every count (about 20 minutes)
-	$(BIN)/python -m tests.stress.storm
+stress: install  ## Storms and hunts at full size, every count checked (two hours; ARGS="--minutes 20 --seed 1" for less)
+	$(BIN)/python -m tests.stress $(ARGS)
 
-bench: install  ## Measure what a pick costs (ratios)
-	$(BIN)/python -m bench.selection
+stress-torn: install  ## Hunt for torn words and mixed records (half an hour on two idle cores; ARGS="--seed 1")
+	$(BIN)/python -m tests.stress.torn $(ARGS)
+	$(BIN)/python -m tests.stress.mixed $(ARGS)
+
+sanitize: install  ## Test the native core under AddressSanitizer and UndefinedBehaviorSanitizer (needs gcc)
+	$(BIN)/python -m tests.sanitize.run $(ARGS)
+
+bench: install  ## Measure what a pick costs (CHECK=1: against the goals; ARGS=--quick: within 40 s)
+	$(BIN)/python -m bench.selection $(if $(filter-out 0,$(CHECK)),--check) $(ARGS)
+
+wheels: install  ## Build wheel and source distribution into dist/, try them on every CPython here (PYTHONS="3.10 3.13")
+	$(BIN)/python -m tests.platform.wheels
+
+test-arm64: install  ## Cross-compile for aarch64 and run the unit tests under qemu-user (Debian; ARGS for pytest)
+	$(BIN)/python -m tests.platform.arm64 $(ARGS)
+
+test-free-threaded: install  ## Test on CPython 3.13 without the GIL (FREE_THREADED_PYTHON=python3.13t, else built)
+	$(BIN)/python -m tests.platform.free_threaded $(ARGS)
 
 clean:  ## Remove virtual environments and caches
 	rm -rf $(VENV) .venv-real .real build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

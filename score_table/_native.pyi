@@ -107,7 +107,6 @@ class Ledger:
         holders: int,
         max_heartbeat_age: int,
         settled: Any,
-        elsewhere: bool,
         /,
     ) -> int: ...
     def settle(self, membership: int, holders: int, settled: Any, /) -> int: ...

@@ -182,13 +182,8 @@ class Lane:
         attached = proposal.attached
         version = 0
         if not self._closed:
-            before = self._attachment.now
             version = self.ledger.attach(
-                attached.claim,
-                attached.core,
-                attached.directory,
-                self._settled(attached.directory),
-                elsewhere=before is None or before.claim.private or before.segment is not attached.segment,
+                attached.claim, attached.core, attached.directory, self._settled(attached.directory)
             )
         if not version:
             attached.claim.release()
@@ -216,8 +211,8 @@ class Lane:
         return _settle(self._all_seats(), directory)
 
     def _all_seats(self) -> list[Seat]:
-        with self._changing:  # no other thread may add one meanwhile
-            return list(self._seats.values())
+        # Not values(): another thread may add one meanwhile.
+        return [seat for reference in self._seats.valuerefs() if (seat := reference()) is not None]
 
     def _expect(self, attached: Attached, seats: Iterable[Seat]) -> None:
         """What a request takes now, for the instances that ``select`` has chosen lately."""

@@ -7,6 +7,7 @@ import glob
 import os
 import secrets
 import stat
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,11 @@ _SHM_DIRECTORY = Path("/dev/shm")  # noqa: S108 - where Linux keeps POSIX shared
 _NAME_LIMIT = 200
 #: User ids below this belong to system users (login.defs), not to people.
 _FIRST_PERSON = 1000
+
+
+def _without_gil() -> bool:
+    """Importing posix-ipc would turn the GIL on for the whole process; what it calls is open(2) on Linux."""
+    return not getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
 def default_table() -> str:
@@ -100,7 +106,7 @@ class Location:
 
         The caller owns the descriptor. ``OSError`` as the system reports it; nothing is left behind then.
         """
-        if self.shared_memory:
+        if self.shared_memory and not _without_gil():
             import posix_ipc
 
             try:
@@ -126,7 +132,11 @@ class Location:
 
         ``TableAbsent``, ``TablePermission``, ``TableUntrusted``, or ``TableError`` for anything else.
         """
-        fd = self._open_shared_memory(writable) if self.shared_memory else self._open_file(writable)
+        fd = (
+            self._open_file(writable)
+            if not self.shared_memory or _without_gil()
+            else self._open_shared_memory(writable)
+        )
         try:
             self._check_trust(os.fstat(fd))
         except BaseException:

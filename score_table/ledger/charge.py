@@ -81,7 +81,7 @@ class Charge:
         )
         self.phase = Phase.NEW
         self.held = False
-        self.dispatched = False  #: counted in the table's running total of dispatches, which happens once
+        self.dispatched = False  #: counted in a lane's running total of dispatches, which happens once
         self.slot: int | None = None
         self.home: object | None = None
         self.added_request = 0

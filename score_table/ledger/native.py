@@ -43,9 +43,7 @@ class NativeLedger:
     def mean_prompt_tokens(self) -> float:
         return self.core.mean_prompt_tokens
 
-    def attach(
-        self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled], *, elsewhere: bool
-    ) -> int:
+    def attach(self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled]) -> int:
         if not isinstance(core, NativeCore) or claim.mapped is None:
             raise TypeError(
                 "the native ledger counts only with the native pick, on rows that are mapped for it"
@@ -57,7 +55,6 @@ class NativeLedger:
             len(directory.holders),
             core.max_heartbeat_age_ns,
             settled,
-            elsewhere,
         )
 
     def settle(self, directory: Directory, settled: list[Settled]) -> int:

@@ -77,16 +77,13 @@ class PlainLedger:
     def seat(self, key: str, host: str | None, port: int | None) -> PlainSeat:
         return PlainSeat(key, host, port, self._hold_ns)
 
-    def attach(
-        self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled], *, elsewhere: bool
-    ) -> int:
+    def attach(self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled]) -> int:
         def change() -> None:
             self._claim, self._epoch = claim, _fork_epoch
             self._settle(settled)
             for charge in self._open:
                 charge.seat.units = 0
             for charge in self._open:
-                charge.dispatched = charge.dispatched and not elsewhere
                 self._count(charge)
 
         return self.version if self._do(change) else 0

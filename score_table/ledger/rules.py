@@ -147,13 +147,11 @@ class Ledger(Protocol):
     def seat(self, key: str, host: str | None, port: int | None, /) -> Seat:
         """A new seat, not settled."""
 
-    def attach(
-        self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled], *, elsewhere: bool
-    ) -> int:
+    def attach(self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled]) -> int:
         """Count in the rows of ``claim`` from now on, by the slots in ``settled``, and count every open charge
         anew there. The former rows are left as they are.
 
-        ``elsewhere``: they were not in this table, so that its totals do not know of these dispatches yet.
+        The totals of dispatches count each request once, in the first lane that it is counted in.
 
         Returns the new version; 0, and nothing is done, where a signal handler asks in the middle of a step."""
 

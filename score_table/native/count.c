@@ -80,7 +80,7 @@ void count_add(const count_rows *rows, count_charge *charge, const count_prices 
         raise_natural(rows, HELD, slot, 1);
     }
     if (!charge->dispatched) {
-        charge->dispatched = 1;
+        charge->dispatched = rows->token != 0; /* rows outside of the table are seen by nobody */
         raise_natural(rows, DISPATCHED, slot, 1);
     }
     charge->home = rows;

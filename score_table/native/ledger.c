@@ -2,6 +2,7 @@
 #include "types.h"
 
 #include <structmember.h>
+#include <time.h>
 
 /* What a row of `settled` says: (seat, slot or None, request, prompt_token, kv_token). */
 typedef struct {
@@ -91,6 +92,10 @@ static PyObject *ledger_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     if (clock != Py_None) {
         Py_INCREF(clock);
         ledger->clock = clock;
+    } else {
+        struct timespec step = {.tv_nsec = 10000000};
+        clock_getres(CLOCK_MONOTONIC_COARSE, &step);
+        ledger->clock_error = 2 * ((uint64_t)step.tv_sec * 1000000000 + (uint64_t)step.tv_nsec);
     }
     return (PyObject *)ledger;
 }
@@ -174,17 +179,16 @@ static void settle_all(Ledger *ledger, const settlement *rows, Py_ssize_t count)
     }
 }
 
-/* attach(rows, core, membership, holders, max_heartbeat_age, settled, elsewhere) -> version */
+/* attach(rows, core, membership, holders, max_heartbeat_age, settled) -> version */
 static PyObject *ledger_attach(PyObject *self, PyObject *args) {
     Ledger *ledger = (Ledger *)self;
     PyObject *rows, *core, *list, *holder;
     unsigned long long membership, max_age;
     unsigned int holders;
-    int elsewhere;
     Py_ssize_t count;
     module_state *state = state_of(Py_TYPE(self));
-    if (state == NULL || !PyArg_ParseTuple(args, "O!O!KIKOp", state->rows_type, &rows, state->core_type, &core,
-                                           &membership, &holders, &max_age, &list, &elsewhere)) {
+    if (state == NULL || !PyArg_ParseTuple(args, "O!O!KIKO", state->rows_type, &rows, state->core_type, &core,
+                                           &membership, &holders, &max_age, &list)) {
         return NULL;
     }
     if (((Core *)core)->table.slots != ((Rows *)rows)->rows.slots) {
@@ -206,7 +210,7 @@ static PyObject *ledger_attach(PyObject *self, PyObject *args) {
     ledger->holders = holders;
     ledger->max_heartbeat_age = max_age;
     settle_all(ledger, settled, count);
-    ledger_recount(ledger, elsewhere);
+    ledger_recount(ledger);
     unsigned long long version = ledger->version;
     UNLOCK(&ledger->lock);
     Py_XDECREF(former_rows);
@@ -380,7 +384,7 @@ static PyObject *ledger_outstanding(PyObject *self, PyObject *unused) {
 static PyMethodDef ledger_methods[] = {
     {"seat", ledger_seat, METH_VARARGS, "seat(key, host, port) -> Seat"},
     {"attach", ledger_attach, METH_VARARGS,
-     "attach(rows, core, membership, holders, max_heartbeat_age, settled, elsewhere) -> version"},
+     "attach(rows, core, membership, holders, max_heartbeat_age, settled) -> version"},
     {"settle", ledger_settle, METH_VARARGS, "settle(membership, holders, settled) -> version"},
     {"void", ledger_void, METH_O, "void(forked)"},
     {"dispatch", (PyCFunction)(void (*)(void))ledger_dispatch, METH_FASTCALL,

@@ -69,7 +69,7 @@ static uint64_t word64(const Ledger *ledger, size_t offset) {
     return __atomic_load_n((const uint64_t *)(ledger->core->table.start + offset), __ATOMIC_RELAXED);
 }
 
-/* Whether the table, its slot map and the lane are all as they should be. */
+/* Whether the table, its slot map and the lane are all as they should be, for certain. */
 static int is_fresh(const Ledger *ledger, int64_t now) {
     const count_rows *rows = ledger_rows(ledger);
     if (rows == NULL) {
@@ -79,7 +79,8 @@ static int is_fresh(const Ledger *ledger, int64_t now) {
     uint64_t heartbeat = word64(ledger, HEARTBEAT_OFFSET), limit = ledger->max_heartbeat_age;
     uint64_t apart = heartbeat > (uint64_t)now ? heartbeat - (uint64_t)now : (uint64_t)now - heartbeat;
     return __atomic_load_n((const uint32_t *)(start + STATE_OFFSET), __ATOMIC_RELAXED) == STATE_READY &&
-           word64(ledger, MEMBERSHIP_OFFSET) == ledger->membership && apart <= limit && count_is_mine(rows);
+           word64(ledger, MEMBERSHIP_OFFSET) == ledger->membership && apart + ledger->clock_error <= limit &&
+           count_is_mine(rows);
 }
 
 /* What the caller asked with. */

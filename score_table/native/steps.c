@@ -121,12 +121,11 @@ void ledger_free_chain(count_charge *chain) {
     }
 }
 
-void ledger_recount(Ledger *ledger, int elsewhere) {
+void ledger_recount(Ledger *ledger) {
     count_charge *heads[] = {&ledger->guarded, &ledger->unguarded};
     for (int index = 0; index < 2; index++) {
         for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
             ((Seat *)charge->seat)->units = 0;
-            charge->dispatched = charge->dispatched && !elsewhere;
         }
     }
     for (int index = 0; index < 2; index++) {

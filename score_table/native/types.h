@@ -74,6 +74,7 @@ typedef struct {
     uint64_t membership, version;
     struct Picker *pickers; /* those of this ledger */
     uint64_t max_heartbeat_age;
+    uint64_t clock_error; /* ns that the coarse clock is behind at most */
     uint32_t holders; /* instances in the table */
     count_prices nominal;
     int64_t hold_ns;
@@ -168,8 +169,8 @@ void ledger_close(Ledger *ledger, count_charge *charge, uint32_t *count);
 /* Put the charge, linked nowhere, on its own. Returns as ledger_hold. */
 count_charge *ledger_add_unguarded(Ledger *ledger, count_charge *charge);
 
-/* Count every open charge anew, in the rows there are now. `elsewhere`: the totals there do not know of them yet. */
-void ledger_recount(Ledger *ledger, int elsewhere);
+/* Count every open charge anew, in the rows there are now. */
+void ledger_recount(Ledger *ledger);
 
 /* Give charges without a slot one, where their instance has joined the table since. */
 void ledger_match_again(Ledger *ledger);

@@ -7,19 +7,19 @@ still, and the table has to say exactly their truth within a second.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
+import ctypes
 import mmap
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,7 @@ from score_table.layout import LANE_BLOCK, Natural
 from score_table.location import Location
 from score_table.reader import TableReader
 from score_table.segment import Segment
+from tests.stress.command_line import StormError, run_on_command_line
 from tests.unit.proxy_adapter.instances import Plain, plain
 
 INSTANCES = 8
@@ -40,10 +41,7 @@ _MOST_OPEN = 60
 _DEADLINE_S = 1.0
 
 _RUN, _HOLD = 0, 1
-
-
-class StormError(AssertionError):
-    """The table did not say what is true."""
+_PR_SET_PDEATHSIG = 1
 
 
 class Shared:
@@ -80,10 +78,7 @@ class Storm:
 
     def run(self, rounds: int, monitor_share: float = 0.1) -> None:
         """Kill ``rounds`` times; ``StormError`` at the first wrong figure."""
-        self.monitor = self._fork(self._be_monitor)
-        self._wait(self._is_ready, 30.0, "the first monitor")
-        self.workers = [self._fork_worker(index) for index in range(WORKERS)]
-        self._wait(lambda: bool((self.shared.dispatches > 0).all()), 30.0, "the first workers")
+        self._begin()
         descriptors = len(os.listdir("/proc/self/fd"))
         for _ in range(rounds):
             time.sleep(self.rng.random() * 0.02)
@@ -107,6 +102,12 @@ class Storm:
             f"seed {self.seed}: {self.killed_workers} workers killed with {self.killed_open} requests open, "
             f"{self.killed_monitors} monitors killed; slowest recovery {self.slowest_s:.3f} s"
         )
+
+    def _begin(self) -> None:
+        self.monitor = self._fork(self._be_monitor)
+        self._wait(self._is_ready, 30.0, "the first monitor")
+        self.workers = [self._fork_worker(index) for index in range(WORKERS)]
+        self._wait(lambda: bool((self.shared.dispatches > 0).all()), 30.0, "the first workers")
 
     # -- the parent ---------------------------------------------------------------------------------------
 
@@ -197,6 +198,7 @@ class Storm:
         if pid == 0:
             status = 1
             try:
+                die_with_parent()
                 with open(os.devnull, "w") as nowhere:
                     os.dup2(nowhere.fileno(), 2)
                 work()
@@ -212,26 +214,34 @@ class Storm:
 
     # -- the children -------------------------------------------------------------------------------------
 
-    def _be_monitor(self) -> None:
+    def config(self) -> MonitorConfig:
+        """What the next monitor is started with."""
+        return self.base_config()
+
+    def base_config(self, **options: Any) -> MonitorConfig:
+        """Eight instances that are not there, and ``options``."""
         instances = tuple(
             # Nothing listens on port 1: every instance is unreachable, so the last resort picks among all.
             InstanceConfig(id=f"i{n}", url=f"http://127.0.0.1:1/e{n}")
             for n in range(INSTANCES)
         )
-        config = MonitorConfig(
-            table=self.table, lanes=LANES, slots=16, log_level="error", instances=instances
-        )
+        options = {"lanes": LANES, "slots": 16, **options}
+        return MonitorConfig(table=self.table, log_level="error", instances=instances, **options)
+
+    def _be_monitor(self) -> None:
+        config = self.config()
         daemon.main(config, lambda: config)
 
     def _be_worker(self, index: int, rng: random.Random) -> None:
         strategy = build_instance_strategy("least_load", table=self.table)
         instances: list[Plain] = plain(INSTANCES)
-        mine, open_guards = self.shared.open[index], []
+        mine = self.shared.open[index]
+        open_guards: list[Dispatch[Plain]] = []
         position = {instance.instance_id: at for at, instance in enumerate(instances)}
 
         def change() -> None:
             if open_guards and (len(open_guards) >= _MOST_OPEN or rng.random() < 0.45):
-                guard: Dispatch[Plain] = open_guards.pop(rng.randrange(len(open_guards)))
+                guard = open_guards.pop(rng.randrange(len(open_guards)))
                 if rng.random() < 0.3:
                     guard.first_token()
                 guard.release()
@@ -258,6 +268,11 @@ def _leave(number: int, frame: FrameType | None) -> None:
     os._exit(0)
 
 
+def die_with_parent() -> None:
+    """In a forked child: nothing of a storm outlives it."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
 def _kill(pid: int) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)
@@ -265,48 +280,5 @@ def _kill(pid: int) -> None:
         os.waitpid(pid, 0)
 
 
-def main() -> int:
-    """A storm of its own process, for the command line and for tests that have threads."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=int(time.time()))
-    parser.add_argument("--table", default=f"/loadboard-storm-{os.getpid()}")
-    args = parser.parse_args()
-    storm = Storm(args.table, args.seed)
-    started = time.monotonic()
-    try:
-        storm.run(args.rounds)
-    except StormError as error:
-        print(error)
-        return 1
-    finally:
-        storm.close()
-        for left in Path("/dev/shm").glob(f"{args.table[1:]}*"):
-            left.unlink()
-    print(f"{storm.summary()}; {time.monotonic() - started:.0f} s; no count wrong, nothing left behind")
-    return 0
-
-
-def run_apart(rounds: int, seed: int, table: str) -> subprocess.CompletedProcess[str]:
-    """The storm in a process of its own."""
-    return subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "tests.stress.storm",
-            "--rounds",
-            str(rounds),
-            "--seed",
-            str(seed),
-            "--table",
-            table,
-        ],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=Path(__file__).parents[2],
-    )
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_on_command_line(Storm, __doc__, rounds=10_000))

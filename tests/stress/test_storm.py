@@ -1,11 +1,25 @@
-"""A short kill storm; ``make stress`` runs the long one."""
+"""Short storms; ``make stress`` runs the long ones."""
 
 from __future__ import annotations
 
-from tests.stress.storm import run_apart
+import pytest
+
+from tests.stress.command_line import run_apart
 
 
-def test_200_kills_of_workers_and_monitors_leave_every_count_right(table_name: str) -> None:
-    done = run_apart(rounds=200, seed=7, table=table_name)
+@pytest.mark.parametrize(
+    ("module", "option", "size", "verdict"),
+    [
+        ("storm", "--rounds", 200, "no count wrong"),
+        ("restarts", "--rounds", 10, "no count wrong"),
+        ("forks", "--rounds", 5, "no count wrong"),
+        ("slots", "--reuses", 2000, "no count in a wrong slot"),
+    ],
+    ids=["kills", "restarts", "forks", "slot churn"],
+)
+def test_a_storm_leaves_every_count_right(
+    table_name: str, module: str, option: str, size: int, verdict: str
+) -> None:
+    done = run_apart(module, table_name, option, str(size), "--seed", "7")
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "no count wrong" in done.stdout
+    assert verdict in done.stdout

@@ -686,21 +686,33 @@ def test_totals_outlive_the_worker_that_counted_them(
     writer.close()
 
 
-def test_requests_that_move_to_another_table_are_in_its_totals(
+def test_totals_of_all_tables_count_each_request_once(
     table_name: str, clock: Clock, core: type[PickCore]
 ) -> None:
-    make_table(table_name, 3).close()
-    lane = Lane(table_name, clock=clock, core=core)
+    """In the first lane that it has; requests of a process without a lane count when it gets one."""
+    first = make_table(table_name, 3, lanes=1)
+    other, lane = (Lane(table_name, clock=clock, core=core) for _ in range(2))
+    other.attach()
     lane.attach()
+    assert attached(lane).claim.private
     guards = [opened(lane, 0) for _ in range(5)]
-    writer = make_table(table_name, 3, slots=128)
+    guards.pop().release()
+    other.close()
+    clock.advance(1.1)
+    lane.housekeep()
+    assert not attached(lane).claim.private
+    guards.append(opened(lane, 0))
+    naturals = first.naturals()
+    assert (naturals.dispatched[0], naturals.ended[0], naturals.outstanding[0]) == (5, 0, 5)
+    first.close()
+    second = make_table(table_name, 3, slots=128)
     lane.housekeep()
     for guard in guards[:2]:
         guard.release()
-    naturals = writer.naturals()
-    assert (naturals.dispatched[0], naturals.ended[0], naturals.outstanding[0]) == (5, 2, 3)
+    naturals = second.naturals()
+    assert (naturals.dispatched[0], naturals.ended[0], naturals.outstanding[0]) == (0, 2, 3)
     lane.close()
-    writer.close()
+    second.close()
 
 
 def test_what_a_child_drops_before_it_can_forget_takes_nothing_back(lane: Lane) -> None:
