@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.stress.hosts import CORES, run
 from tests.stress.keeper import Keeper
 
 PROGRAMS = "hosts_concurrency"
-
-
-@pytest.fixture
-def keeper(table_name: str) -> Iterator[Keeper]:
-    with Keeper(table_name) as running_keeper:
-        yield running_keeper
 
 
 @pytest.mark.parametrize("core", CORES)

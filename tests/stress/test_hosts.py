@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,12 +15,6 @@ from tests.stress.keeper import Keeper
 from tests.waiting import wait_until
 
 PROGRAMS = "hosts_processes"
-
-
-@pytest.fixture
-def keeper(table_name: str) -> Iterator[Keeper]:
-    with Keeper(table_name) as running_keeper:
-        yield running_keeper
 
 
 @pytest.mark.parametrize("core", CORES)
