@@ -55,6 +55,8 @@ class SlotMap:
 
     def map(self, attached: Attached, instances: Sequence[InstanceLike]) -> Mapped:
         """The map of ``instances`` (not empty) in the table of ``attached``."""
+        if not attached.version:  # between two slot maps: nothing to keep
+            return self._make(attached, instances)
         known = self._known
         if known.version != attached.version:
             # Replaced as a whole: a slower thread that still maps by the old table stores into the old maps.

@@ -3,7 +3,6 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 _Picked = TypeVar("_Picked")
-_Settled = tuple[Seat, int | None, float, float, float]
 
 LAYOUT: dict[str, int]
 

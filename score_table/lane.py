@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from score_table.attachment import Attached, Attachment, Proposal
 from score_table.claim import close_inherited_locks
@@ -61,6 +61,9 @@ class Lane:
         self.ledger: Ledger = ledger_class(core)(clock, hold_ns)
         self._attachment = Attachment(self.location, core)
         self._seats: WeakValueDictionary[tuple[str, str | None, int | None], Seat] = WeakValueDictionary()
+        self._places: WeakKeyDictionary[Seat, str] = (
+            WeakKeyDictionary()
+        )  #: the URL of each, when it last had a slot
         self._changing = threading.RLock()  #: which table is in use; held for microseconds
         self._caring = threading.Lock()
         self._closed = False
@@ -109,7 +112,7 @@ class Lane:
             with self._changing:  # so that no newer slot map comes before the seat is known
                 seat = self.ledger.seat(key, host, port)
                 if attached is not None and attached is self._attachment.now:
-                    [(_, slot, *prices)] = _settle([seat], attached.directory)
+                    [(_, slot, *prices, _)] = self._settled([seat], attached.directory)
                     seat.settle(attached.version, slot, *prices)
                     if slot is not None:
                         seat.hold_ns = expected_ns(attached.segment, slot)
@@ -183,7 +186,10 @@ class Lane:
         version = 0
         if not self._closed:
             version = self.ledger.attach(
-                attached.claim, attached.core, attached.directory, self._settled(attached.directory)
+                attached.claim,
+                attached.core,
+                attached.directory,
+                self._settled(self._all_seats(), attached.directory),
             )
         if not version:
             attached.claim.release()
@@ -199,16 +205,28 @@ class Lane:
         """The same table with its slot map read anew, all seats settled by it."""
         newer = attached.with_new_directory()
         with self._changing:
-            # Unless the table was replaced in between.
-            if self._attachment.now is attached:
-                version = self.ledger.settle(newer.directory, self._settled(newer.directory))
+            # Unless the table was replaced, or its slots changed again, in between: what is old by then may
+            # name a slot that has another holder now.
+            if self._attachment.now is attached and newer.is_up_to_date():
+                version = self.ledger.settle(
+                    newer.directory, self._settled(self._all_seats(), newer.directory)
+                )
                 if version:
                     newer = newer._replace(version=version)
                     self._attachment.now = newer
         return newer
 
-    def _settled(self, directory: Directory) -> list[Settled]:
-        return _settle(self._all_seats(), directory)
+    def _settled(self, seats: Iterable[Seat], directory: Directory) -> list[Settled]:
+        """Where each seat is in ``directory``; remembers at which URL."""
+        settled: list[Settled] = []
+        for seat in seats:
+            slot, prices, moved = directory.find(seat.key, seat.host, seat.port), _NO_PRICES, False
+            if slot is not None:
+                holder = directory.holders[slot]
+                prices, moved = holder.prices, self._places.get(seat, holder.url) != holder.url
+                self._places[seat] = holder.url
+            settled.append((seat, slot, prices.request, prices.prompt_token, prices.kv_token, moved))
+        return settled
 
     def _all_seats(self) -> list[Seat]:
         # Not values(): another thread may add one meanwhile.
@@ -231,15 +249,6 @@ class Lane:
                 "signal handler that raises in the middle of a dispatch does this",
                 self.location.text,
             )
-
-
-def _settle(seats: Iterable[Seat], directory: Directory) -> list[Settled]:
-    settled: list[Settled] = []
-    for seat in seats:
-        slot = directory.find(seat.key, seat.host, seat.port)
-        prices = directory.holders[slot].prices if slot is not None else _NO_PRICES
-        settled.append((seat, slot, prices.request, prices.prompt_token, prices.kv_token))
-    return settled
 
 
 def live_row(attached: Attached, slots: Sequence[int], fade: int) -> list[int]:

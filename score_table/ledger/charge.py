@@ -23,6 +23,7 @@ class PlainSeat:
         "__weakref__",
         "hold_ns",
         "host",
+        "incarnation",
         "key",
         "port",
         "prices",
@@ -39,6 +40,7 @@ class PlainSeat:
         self.hold_ns = hold_ns
         self.version = 0
         self.slot: int | None = None
+        self.incarnation = 0  #: grows when the id is given to another address
         self.prices = Prices(0.0, 0.0, 0.0)
         self.units = 0
         self.selected = False
@@ -66,6 +68,7 @@ class Charge:
         "dispatched",
         "held",
         "home",
+        "incarnation",
         "phase",
         "prefill_ends",
         "prompt_tokens",
@@ -75,6 +78,7 @@ class Charge:
 
     def __init__(self, seat: PlainSeat, prompt_tokens: int, prefill_ends: int) -> None:
         self.seat = seat
+        self.incarnation = seat.incarnation
         self.prompt_tokens = prompt_tokens
         self.prefill_ends = (
             prefill_ends  #: monotonic ns at which the prefill part goes, 0 = when the first token comes

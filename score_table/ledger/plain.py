@@ -92,7 +92,7 @@ class PlainLedger:
         def change() -> None:
             self._settle(settled)
             for charge in self._open:
-                if charge.slot is None and self._slot_of(charge.seat) is not None:
+                if charge.slot is None and self._slot_of(charge) is not None:
                     charge.seat.units -= charge.added
                     self._count(charge)
 
@@ -242,17 +242,21 @@ class PlainLedger:
             self.mean_prompt_tokens += (tokens - self.mean_prompt_tokens) * MEAN_WEIGHT
         return Charge(seat, tokens, 0 if first_token_visible else now + tokens * 10**9 // PREFILL_RATE)
 
-    def _settle(self, settled: Iterable[Settled]) -> None:
+    def _settle(self, settled: Iterable[Any]) -> None:
         self.version = next(_versions)
-        for seat, slot, *prices in settled:
+        for seat, slot, *prices, moved in settled:
             seat.settle(self.version, slot, *prices)
+            seat.incarnation += moved
 
-    def _slot_of(self, seat: PlainSeat) -> int | None:
-        return seat.slot if self._rows is not None and seat.version == self.version else None
+    def _slot_of(self, charge: Charge) -> int | None:
+        """Where to count it: nowhere, where its id belongs to another address by now."""
+        seat = charge.seat
+        here = seat.version == self.version and seat.incarnation == charge.incarnation
+        return seat.slot if here and self._rows is not None else None
 
     def _count(self, charge: Charge) -> None:
         """Count ``charge`` where its seat says now."""
-        charge.slot, charge.home = self._slot_of(charge.seat), None
+        charge.slot, charge.home = self._slot_of(charge), None
         if charge.slot is None:
             counting.price(charge, NOMINAL)
             charge.seat.units += charge.added

@@ -66,8 +66,9 @@ class Seat(Protocol):
         """Set slot and prices, for the ledger's ``version``. Only for a seat that nobody counts at yet."""
 
 
-#: A seat with its slot and its three prices.
-Settled = tuple[Seat, "int | None", float, float, float]
+#: A seat with its slot, its three prices, and whether its id belongs to another address than before: open charges
+#: are at the former one, and are not counted at the new one.
+Settled = tuple[Seat, "int | None", float, float, float, bool]
 
 
 class Guard(Protocol[Picked_co]):

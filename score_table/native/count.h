@@ -33,6 +33,7 @@ typedef struct count_charge {
     const count_rows *home;               /* rows that hold the count; NULL: none */
     int64_t prefill_ends;                 /* ns at which the prefill part goes; 0: with the first token */
     int64_t ends_at;                      /* ns at which it ends by itself, where no guard ends it */
+    uint32_t incarnation;                 /* of the seat when the request was sent there */
     int32_t slot;                         /* -1: the instance has none */
     int32_t prompt_tokens;
     int32_t added_request, added_prefill, added_kv; /* what was really added */

@@ -4,11 +4,12 @@
 #include <structmember.h>
 #include <time.h>
 
-/* What a row of `settled` says: (seat, slot or None, request, prompt_token, kv_token). */
+/* What a row of `settled` says: (seat, slot or None, request, prompt_token, kv_token, moved). */
 typedef struct {
     Seat *seat;
     int32_t slot;
     count_prices prices;
+    int moved; /* the id belongs to another address than before */
 } settlement;
 
 /* Versions are never used twice in a process: a seat of another ledger is a seat that is not settled. */
@@ -143,23 +144,25 @@ static settlement *settlements_of(const Ledger *ledger, PyObject *list, PyObject
         PyErr_NoMemory();
     }
     for (Py_ssize_t index = 0; index < *count && rows != NULL; index++) {
-        PyObject *row = PyTuple_GetItem(all, index), *part[5];
-        int right = PyTuple_CheckExact(row) && PyTuple_Size(row) == 5;
-        for (int which = 0; which < 5 && right; which++) {
+        PyObject *row = PyTuple_GetItem(all, index), *part[6];
+        int right = PyTuple_CheckExact(row) && PyTuple_Size(row) == 6;
+        for (int which = 0; which < 6 && right; which++) {
             part[which] = PyTuple_GetItem(row, which);
             right = which == 0   ? Py_TYPE(part[0]) == ledger->seat_type
                     : which == 1 ? part[1] == Py_None || PyLong_CheckExact(part[1])
+                    : which == 5 ? PyBool_Check(part[5])
                                  : PyFloat_CheckExact(part[which]);
         }
         if (!right || slot_argument(part[1], &rows[index].slot) < 0) {
             if (!PyErr_Occurred()) {
-                PyErr_SetString(PyExc_TypeError, "settled must hold tuples of a seat, a slot or None, and three floats");
+                PyErr_SetString(PyExc_TypeError, "settled must hold tuples of a seat, a slot or None, three floats and a bool");
             }
             PyMem_Free(rows);
             rows = NULL;
             break;
         }
         rows[index].seat = (Seat *)part[0];
+        rows[index].moved = part[5] == Py_True;
         rows[index].prices =
             (count_prices){PyFloat_AsDouble(part[2]), PyFloat_AsDouble(part[3]), PyFloat_AsDouble(part[4])};
     }
@@ -174,6 +177,7 @@ static void settle_all(Ledger *ledger, const settlement *rows, Py_ssize_t count)
     ledger->version = next_version();
     for (Py_ssize_t index = 0; index < count; index++) {
         rows[index].seat->slot = rows[index].slot;
+        rows[index].seat->incarnation += (uint32_t)rows[index].moved;
         rows[index].seat->prices = rows[index].prices;
         rows[index].seat->version = ledger->version;
     }

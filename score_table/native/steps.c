@@ -33,7 +33,7 @@ const count_rows *ledger_rows_of(const Ledger *ledger, const count_charge *charg
 /* Count the charge where its seat says now. */
 static void count_at_seat(Ledger *ledger, count_charge *charge) {
     Seat *seat = charge->seat;
-    charge->slot = ledger_slot_of(ledger, seat);
+    charge->slot = ledger_slot_for(ledger, charge);
     charge->home = NULL;
     if (charge->slot < 0) {
         seat->units += count_price(charge, &ledger->nominal);
@@ -73,6 +73,7 @@ static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prom
     }
     Py_INCREF(seat);
     charge->seat = seat;
+    charge->incarnation = seat->incarnation;
     charge->prompt_tokens = prompt_tokens;
     charge->phase = CHARGE_PREFILL;
     charge->prefill_ends = first_token_visible ? 0 : later(now, (int64_t)prompt_tokens * 1000000000 / PREFILL_RATE);
@@ -140,7 +141,7 @@ void ledger_match_again(Ledger *ledger) {
     for (int index = 0; index < 2; index++) {
         for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
             Seat *seat = charge->seat;
-            if (charge->slot < 0 && ledger_slot_of(ledger, seat) >= 0) {
+            if (charge->slot < 0 && ledger_slot_for(ledger, charge) >= 0) {
                 seat->units -= charge->added_request + charge->added_prefill + charge->added_kv;
                 count_at_seat(ledger, charge);
             }

@@ -51,6 +51,7 @@ typedef struct {
     PyObject *weak_references;
     uint64_t version; /* of the ledger that slot and prices are for; another one: the seat has to be settled */
     int32_t slot;     /* -1: the instance is not in the table */
+    uint32_t incarnation; /* grows when the id is given to another address */
     count_prices prices;
     int64_t hold_ns; /* how long a pick that nobody ends keeps its price */
     int64_t units;   /* outstanding here while it has no slot */
@@ -139,6 +140,12 @@ static inline const count_rows *ledger_rows(const Ledger *ledger) {
 static inline int32_t ledger_slot_of(const Ledger *ledger, const Seat *seat) {
     const count_rows *rows = ledger_rows(ledger);
     return rows != NULL && seat->version == ledger->version && seat->slot < (int32_t)rows->slots ? seat->slot : -1;
+}
+
+/* Where an open charge is to be counted: nowhere, where its id belongs to another address by now. */
+static inline int32_t ledger_slot_for(const Ledger *ledger, const count_charge *charge) {
+    const Seat *seat = charge->seat;
+    return charge->incarnation == seat->incarnation ? ledger_slot_of(ledger, seat) : -1;
 }
 
 /* now + by, not beyond what fits. */

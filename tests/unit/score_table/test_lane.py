@@ -757,3 +757,36 @@ def test_a_guard_released_in_a_child_without_the_hook_takes_nothing_back(lane: L
     guard.release()
     assert natural(lane, Natural.OUTSTANDING, 0) == 0
     assert attached(lane).claim.block[8] == 0, "no count error"
+
+
+def test_requests_sent_to_an_instance_that_moved_are_not_counted_at_its_new_address(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
+    """Its id is there again, at another URL: what was sent before is at the old one, in a slot of its own or in
+    none; also when the table is replaced."""
+    writer = make_table(table_name, 1)
+    lane = Lane(table_name, clock=clock, core=core)
+    lane.attach()
+    seat = lane.seat(instance_id(0), "127.0.0.1", 9000)
+    in_its_slot = lane.ledger.dispatch(None, seat, 100, True)
+    writer.release_slot(0)
+    publish(writer, marks=[Mark.UNUSED])
+    lane.current()
+    gone_already = lane.ledger.dispatch(None, seat, 100, True)
+    writer.assign(1, Identity(instance_id(0), "http://127.0.0.1:9999", 1, PRICES))
+    publish(writer, marks=[Mark.UNUSED, Mark.NONE])
+    lane.housekeep()
+    assert writer.naturals().outstanding[:2].tolist() == [1, 0]
+    new = opened(lane, 0)
+    assert writer.naturals().outstanding[:2].tolist() == [1, 1]
+    writer.close()
+    writer = TableWriter.open(table_name, slots=128, lanes=8)
+    writer.assign(0, Identity(instance_id(0), "http://127.0.0.1:9999", 1, PRICES))
+    publish(writer)
+    lane.housekeep()
+    assert writer.naturals().outstanding[0] == 1
+    for guard in (in_its_slot, gone_already, new):
+        guard.release()
+    assert (writer.naturals().outstanding[0], seat.units, lane.outstanding()) == (0, 0, 0)
+    lane.close()
+    writer.close()
