@@ -28,7 +28,7 @@ class Attached(NamedTuple):
 
     def is_up_to_date(self) -> bool:
         """Whether the slot map is as new as the table."""
-        return self.segment.read("membership") == self.directory.membership
+        return self.directory.is_up_to_date()
 
     def with_new_directory(self) -> Attached:
         """The same with the slot map read again."""

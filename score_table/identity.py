@@ -153,7 +153,8 @@ def address_of(url: str) -> tuple[str, int] | None:
 class Directory:
     """Ids and addresses of all slots at one ``membership`` value. Slots marked unused are left out."""
 
-    def __init__(self, membership: int, holders: Mapping[int, Identity]) -> None:
+    def __init__(self, segment: Segment, membership: int, holders: Mapping[int, Identity]) -> None:
+        self._segment = segment
         self.membership = membership
         self.holders = dict(holders)
         self._by_id = {identity.id: slot for slot, identity in self.holders.items()}
@@ -163,6 +164,10 @@ class Directory:
             if address is not None:
                 # Two instances behind one address: the address names neither.
                 self._by_address[address] = None if address in self._by_address else slot
+
+    def is_up_to_date(self) -> bool:
+        """Whether no slot has been assigned or released since; else it may name slots that have other holders."""
+        return self._segment.read("membership") == self.membership
 
     def find(self, instance_id: object, host: object, port: object) -> int | None:
         """The slot of that id, else of the unique holder of that address; ``None`` if neither is there."""
@@ -187,4 +192,4 @@ def read_directory(segment: Segment) -> Directory:
         identity = read_identity(segment, slot)
         if identity is not None:
             holders[slot] = identity
-    return Directory(membership, holders)
+    return Directory(segment, membership, holders)

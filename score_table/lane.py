@@ -205,9 +205,8 @@ class Lane:
         """The same table with its slot map read anew, all seats settled by it."""
         newer = attached.with_new_directory()
         with self._changing:
-            # Unless the table was replaced, or its slots changed again, in between: what is old by then may
-            # name a slot that has another holder now.
-            if self._attachment.now is attached and newer.is_up_to_date():
+            # Unless the table was replaced in between.
+            if self._attachment.now is attached:
                 version = self.ledger.settle(
                     newer.directory, self._settled(self._all_seats(), newer.directory)
                 )

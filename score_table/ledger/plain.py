@@ -86,7 +86,7 @@ class PlainLedger:
             for charge in self._open:
                 self._count(charge)
 
-        return self.version if self._do(change) else 0
+        return self._follow(directory, change)
 
     def settle(self, directory: Directory, settled: list[Settled]) -> int:
         def change() -> None:
@@ -96,7 +96,19 @@ class PlainLedger:
                     charge.seat.units -= charge.added
                     self._count(charge)
 
-        return self.version if self._do(change) else 0
+        return self._follow(directory, change)
+
+    def _follow(self, directory: Directory, change: Callable[[], None]) -> int:
+        done = False
+
+        def step() -> None:
+            nonlocal done
+            if directory.is_up_to_date():
+                change()
+                done = True
+
+        self._do(step)
+        return self.version if done else 0
 
     def void(self, *, forked: bool) -> None:
         if forked:

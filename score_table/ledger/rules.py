@@ -154,7 +154,8 @@ class Ledger(Protocol):
 
         The totals of dispatches count each request once, in the first lane that it is counted in.
 
-        Returns the new version; 0, and nothing is done, where a signal handler asks in the middle of a step."""
+        Returns the new version; 0, and nothing is done, where ``directory`` is outdated by now (it may name slots that
+        have other holders), or a signal handler asks in the middle of a step."""
 
     def settle(self, directory: Directory, settled: list[Settled]) -> int:
         """A newer slot map of the same table: charges without a slot move to one. Returns as :meth:`attach`."""

@@ -203,9 +203,16 @@ static PyObject *ledger_attach(PyObject *self, PyObject *args) {
     if (settled == NULL) {
         return NULL;
     }
+    ledger_lock(ledger);
+    if (core_word((Core *)core, MEMBERSHIP_OFFSET) != membership) {
+        /* Outdated by now: it may name slots that have other holders. */
+        UNLOCK(&ledger->lock);
+        PyMem_Free(settled);
+        Py_DECREF(holder);
+        return PyLong_FromLong(0);
+    }
     Py_INCREF(rows);
     Py_INCREF(core);
-    ledger_lock(ledger);
     PyObject *former_rows = (PyObject *)ledger->rows, *former_core = (PyObject *)ledger->core;
     ledger->rows = (Rows *)rows;
     ledger->core = (Core *)core;
@@ -238,12 +245,15 @@ static PyObject *ledger_settle(PyObject *self, PyObject *args) {
     if (settled == NULL) {
         return NULL;
     }
+    unsigned long long version = 0;
     ledger_lock(ledger);
-    ledger->membership = membership;
-    ledger->holders = holders;
-    settle_all(ledger, settled, count);
-    ledger_match_again(ledger);
-    unsigned long long version = ledger->version;
+    if (ledger->core != NULL && core_word(ledger->core, MEMBERSHIP_OFFSET) == membership) {
+        ledger->membership = membership;
+        ledger->holders = holders;
+        settle_all(ledger, settled, count);
+        ledger_match_again(ledger);
+        version = ledger->version;
+    } /* else outdated by now: it may name slots that have other holders */
     UNLOCK(&ledger->lock);
     PyMem_Free(settled);
     Py_DECREF(holder);

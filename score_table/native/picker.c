@@ -65,10 +65,6 @@ void picker_reset_locks(struct Picker *first) {
 
 enum { SLOW = -1, UNKNOWN_OBJECTS = -2 };
 
-static uint64_t word64(const Ledger *ledger, size_t offset) {
-    return __atomic_load_n((const uint64_t *)(ledger->core->table.start + offset), __ATOMIC_RELAXED);
-}
-
 /* Whether the table, its slot map and the lane are all as they should be, for certain. */
 static int is_fresh(const Ledger *ledger, int64_t now) {
     const count_rows *rows = ledger_rows(ledger);
@@ -76,10 +72,10 @@ static int is_fresh(const Ledger *ledger, int64_t now) {
         return 0;
     }
     const unsigned char *start = ledger->core->table.start;
-    uint64_t heartbeat = word64(ledger, HEARTBEAT_OFFSET), limit = ledger->max_heartbeat_age;
+    uint64_t heartbeat = core_word(ledger->core, HEARTBEAT_OFFSET), limit = ledger->max_heartbeat_age;
     uint64_t apart = heartbeat > (uint64_t)now ? heartbeat - (uint64_t)now : (uint64_t)now - heartbeat;
     return __atomic_load_n((const uint32_t *)(start + STATE_OFFSET), __ATOMIC_RELAXED) == STATE_READY &&
-           word64(ledger, MEMBERSHIP_OFFSET) == ledger->membership && apart + ledger->clock_error <= limit &&
+           core_word(ledger->core, MEMBERSHIP_OFFSET) == ledger->membership && apart + ledger->clock_error <= limit &&
            count_is_mine(rows);
 }
 

@@ -136,6 +136,11 @@ static inline const count_rows *ledger_rows(const Ledger *ledger) {
     return ledger->rows != NULL && ledger->epoch == fork_epoch ? &ledger->rows->rows : NULL;
 }
 
+/* A 64-bit header word of the table. */
+static inline uint64_t core_word(const Core *core, size_t offset) {
+    return __atomic_load_n((const uint64_t *)(core->table.start + offset), __ATOMIC_RELAXED);
+}
+
 /* Where the seat's instance sits in the table in use; -1: nowhere. */
 static inline int32_t ledger_slot_of(const Ledger *ledger, const Seat *seat) {
     const count_rows *rows = ledger_rows(ledger);
