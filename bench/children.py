@@ -14,7 +14,7 @@ from pathlib import Path
 
 _ROOT = Path(__file__).parents[1]
 _PDEATHSIG = 1
-_START_S = 20.0
+_START_S = 120.0
 
 
 @contextmanager

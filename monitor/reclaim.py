@@ -43,7 +43,8 @@ def reclaim(table: LaneTable, fleet: Fleet, mono_ns: int, boot_ns: int) -> int:
     fleet.counted(table.naturals(), mono_ns, boot_ns)
     for lane in found:
         fleet.jumped(lane.slots.tolist())
-        log.warning(
+        log.log(
+            logging.WARNING if lane.outstanding else logging.INFO,
             "lane %d: its worker (pid %d) is gone, %d requests it had outstanding are no longer counted",
             lane.lane,
             lane.pid,

@@ -50,7 +50,7 @@ class SlotMap:
         )
         attached = self._lane.attached
         if seat.slot is None and attached is not None:
-            self._tell(instance_id, attached)
+            self._tell(instance_id, host, port, attached)
         return seat
 
     def map(self, attached: Attached, instances: Sequence[InstanceLike]) -> Mapped:
@@ -83,7 +83,7 @@ class SlotMap:
             tuple(instances), seats, slots, position, candidates, None not in slots and bool(position)
         )
 
-    def _tell(self, instance_id: object, attached: Attached) -> None:
+    def _tell(self, instance_id: object, host: object, port: object, attached: Attached) -> None:
         key = str(instance_id)
         if key in self._told or len(self._told) >= _TOLD_KEPT:
             return
@@ -97,8 +97,10 @@ class SlotMap:
             )
         else:
             logger.warning(
-                "instance %s is not in table %s, by neither id nor address: it is compared by what this process "
-                "has outstanding there; add it to the monitor's instances",
+                "instance %s is not in table %s, by neither its id nor its address (host %r, port %r): it is "
+                "compared by what this process has outstanding there; add it to the monitor's instances",
                 instance_id,
                 table,
+                host,
+                port,
             )

@@ -15,6 +15,8 @@ from score_table.segment import Segment
 logger = logging.getLogger("loadboard.score_table")
 
 _RETRY_NS = 1_000_000_000
+#: Proxies may start before their monitor; for this long that is nothing to warn of.
+_PATIENCE_NS = 10_000_000_000
 
 
 class Attached(NamedTuple):
@@ -56,6 +58,9 @@ class Attachment:
         self._core = core
         self._retry_at = 0
         self._asked: int | None = None
+        self._since: int | None = (
+            None  #: when a problem that may pass was met; ``None`` once it was warned of
+        )
 
     def propose(self, clock_ns: int) -> Proposal | None:
         """One round: is the table still the one of that name, is the lane still ours, is there one now?"""
@@ -85,10 +90,11 @@ class Attachment:
             claim = self._claim(segment, clock_ns)
             attached = Attached(segment, self._core(segment), read_directory(segment), claim)
         except TableError as error:
-            self._say(error)
+            self._say(error, clock_ns)
             return None
         except (OSError, ValueError) as error:
-            self._say(TableError(self.location.text, f"table {self.location.text} cannot be used: {error}"))
+            problem = TableError(self.location.text, f"table {self.location.text} cannot be used: {error}")
+            self._say(problem, clock_ns)
             return None
         if self.problem is not None:
             logger.info("table %s is there now", self.location.text)
@@ -140,10 +146,14 @@ class Attachment:
             )
         return claim
 
-    def _say(self, error: TableError) -> None:
-        """Log a problem when it is a new one, not each second."""
+    def _say(self, error: TableError, clock_ns: int) -> None:
+        """Log a problem when it is a new one, not each second; one that a start brings about once it lasts."""
+        expected = isinstance(error, (TableAbsent, TableNotReady))
         if str(self.problem) != str(error):
-            expected = isinstance(error, (TableAbsent, TableNotReady))
+            self._since = clock_ns
             level = logging.INFO if expected else logging.WARNING
             logger.log(level, "%s. Until then instances are chosen without a table", error)
+        elif expected and self._since is not None and clock_ns - self._since >= _PATIENCE_NS:
+            self._since = None
+            logger.warning("%s, still; instances are chosen without a table", error)
         self.problem = error

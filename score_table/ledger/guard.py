@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NoReturn, Protocol, TypeVar
 
 from score_table.ledger.charge import Charge
 from score_table.ledger.failures import is_failure, was_refused
@@ -41,6 +41,9 @@ class PlainGuard(Generic[Picked]):
         self._charges = charges
         self._charge = charge
         self._over = False
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a guard cannot be copied or pickled: a request ends once")
 
     def first_token(self) -> None:
         if not self._over:

@@ -78,9 +78,9 @@ def main() -> int:
     parser.add_argument("--minutes", type=float, default=full)
     parser.add_argument("--only", nargs="*", choices=[part.name for part in PARTS], metavar="PART")
     args = parser.parse_args()
-    share = min(1.0, args.minutes / full)
-    print(f"seed {args.seed}", flush=True)
     parts = [part for part in PARTS if not args.only or part.name in args.only]
+    share = min(1.0, args.minutes / sum(part.minutes for part in parts))
+    print(f"seed {args.seed}", flush=True)
     passed = [_run(part, args.seed, share) for part in parts]
     return 0 if all(passed) else 1
 

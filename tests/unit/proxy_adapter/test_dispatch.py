@@ -15,6 +15,7 @@ from urllib.error import HTTPError, URLError
 
 import httpx
 import pytest
+from starlette.exceptions import HTTPException
 
 from proxy_adapter import build_instance_strategy, process_lane
 from proxy_adapter.strategies.base import CountingStrategy
@@ -184,6 +185,19 @@ def test_strategies_of_one_process_share_one_lane_and_the_last_close_gives_it_ba
     assert on.strategy.select(on.instances) in on.instances, "a closed strategy goes on without a table"
 
 
+class _Group(Exception):
+    """As ExceptionGroup of Python 3.11 keeps its members."""
+
+    def __init__(self, *exceptions: BaseException) -> None:
+        super().__init__("a group")
+        self.exceptions = exceptions
+
+
+def _raised_from(error: Exception, cause: Exception) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
 def _answer(status: int) -> Exception:
     request = httpx.Request("GET", "http://i/")
     return httpx.HTTPStatusError("x", request=request, response=httpx.Response(status))
@@ -200,6 +214,9 @@ def _answer(status: int) -> Exception:
         socket.gaierror(-2, "unknown"),
         OSError(errno.EHOSTUNREACH, "no route"),
         http.client.RemoteDisconnected(),
+        HTTPException(502),
+        _raised_from(RuntimeError("the upstream failed"), httpx.ReadTimeout("late")),
+        _Group(ValueError(), ConnectionRefusedError()),
     ],
 )
 def test_these_are_the_instance_s_fault(error: Exception) -> None:
@@ -217,6 +234,11 @@ def test_these_are_the_instance_s_fault(error: Exception) -> None:
         asyncio.CancelledError(),
         GeneratorExit(),
         ValueError("a bug of the proxy"),
+        HTTPException(404),
+        _raised_from(HTTPException(404), httpx.ReadTimeout("late")),
+        httpx.PoolTimeout("the proxy opens too few connections"),
+        httpx.LocalProtocolError("a header of the proxy"),
+        _Group(ValueError(), asyncio.CancelledError()),
     ],
 )
 def test_these_are_not_the_instance_s_fault(error: BaseException) -> None:
