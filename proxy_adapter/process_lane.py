@@ -25,6 +25,7 @@ class ProcessLane:
         self._degraded = ""
         self._start = threading.Lock()
         self._said_no_thread = False
+        self._closed = False
 
     def ensure_running(self) -> None:
         """Attach and start housekeeping, once per process; cheap when it runs.
@@ -35,7 +36,7 @@ class ProcessLane:
         if self._thread is not None or not self._start.acquire(blocking=False):
             return
         try:
-            if self._thread is None:
+            if self._thread is None and not self._closed:
                 stop = threading.Event()
                 thread = threading.Thread(
                     target=self._run, args=(stop,), name="loadboard-housekeeping", daemon=True
@@ -61,6 +62,11 @@ class ProcessLane:
 
     def close(self) -> None:
         """Stop housekeeping and give the lane back."""
+        # Not forever: the caller may be a signal handler that has interrupted a start.
+        starting = not self._start.acquire(timeout=2.0)
+        self._closed = True
+        if not starting:
+            self._start.release()
         self._stop.set()
         thread = self._thread
         if thread is not None and thread is not threading.current_thread():

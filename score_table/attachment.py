@@ -132,12 +132,13 @@ class Attachment:
     def _free_lane(self, segment: Segment, clock_ns: int) -> Claim | None:
         try:
             claim = Claim.of_table(segment, clock_ns)
+            if claim is None and segment.lanes_hi >= segment.geometry.lanes and self._asked != segment.epoch:
+                ask_for_a_lane(segment)
         except (TableError, OSError) as error:
             logger.warning("no lane of table %s can be claimed: %s", self.location.text, error)
             return None
         if claim is None and segment.lanes_hi >= segment.geometry.lanes and self._asked != segment.epoch:
             self._asked = segment.epoch
-            ask_for_a_lane(segment)
             logger.warning(
                 "table %s has no free lane (all %d in use): this process counts locally and other workers do "
                 "not see its requests; raise `lanes` of the monitor",

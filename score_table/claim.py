@@ -6,11 +6,14 @@ import contextlib
 import os
 import secrets
 import tempfile
+import threading
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from score_table.errors import TableNotReady
 from score_table.layout import (
     LANE_BLOCK,
     LANE_BLOCK_SIZE,
@@ -29,22 +32,33 @@ from score_table.segment import Segment
 if TYPE_CHECKING:
     from score_table._native import Rows
 
-_REGISTRY_TRIES = 200
+#: Many workers may start at once; each holds the registry for microseconds.
+_REGISTRY_TRIES, _REGISTRY_PAUSE_S = 100, 0.0003
 
-#: Descriptors of this process that hold, or are about to hold, a lane's lock. A forked child has copies of all
-#: of them, also of those that another thread was just claiming with, and must close every one: a copy that
-#: stays open keeps the lock after the parent's death.
-#: By number, with the file behind it: where the host has closed all descriptors, the number may be another's.
-_lock_fds: dict[int, tuple[int, int]] = {}
+#: Descriptors of this process that hold, or are about to hold, a lane's lock: by number, with the file behind it
+#: (where the host has closed all descriptors, the number may be another's) and whom it is for. A forked child
+#: has copies of all of them, also of those that another thread was just claiming with, and must close every one: a
+#: copy that stays open keeps the lock after the parent's death.
+_lock_fds: dict[int, tuple[tuple[int, int], object]] = {}
+#: Held over opening and noting a descriptor, and over closing and forgetting it, so that no fork comes in between.
+_noting = threading.RLock()
 
 
 def close_inherited_locks() -> None:
     """In a forked child: close the copies of the parent's lock descriptors. Closing drops no lock."""
-    for fd, file in tuple(_lock_fds.items()):
+    for fd, (file, _) in tuple(_lock_fds.items()):
         with contextlib.suppress(OSError):
             if _file_of(fd) == file:
                 os.close(fd)
     _lock_fds.clear()
+
+
+def _in_child() -> None:
+    _noting.release()
+    close_inherited_locks()
+
+
+os.register_at_fork(before=_noting.acquire, after_in_parent=_noting.release, after_in_child=_in_child)
 
 
 def _file_of(fd: int) -> tuple[int, int]:
@@ -52,10 +66,24 @@ def _file_of(fd: int) -> tuple[int, int]:
     return facts.st_dev, facts.st_ino
 
 
-def _close(fd: int) -> None:
-    _lock_fds.pop(fd, None)
-    with contextlib.suppress(OSError):
-        os.close(fd)
+def _open(segment: Segment, owner: object) -> int:
+    """A descriptor to lock with, noted as ``owner``'s."""
+    with _noting:
+        fd = segment.location.open(writable=True)
+        _lock_fds[fd] = (_file_of(fd), owner)
+    return fd
+
+
+def _close(fd: int, owner: object) -> None:
+    """Close it, unless the number belongs to somebody else by now."""
+    with _noting:
+        noted = _lock_fds.get(fd)
+        if noted is None or noted[1] is not owner:
+            return
+        del _lock_fds[fd]
+        with contextlib.suppress(OSError):
+            if _file_of(fd) == noted[0]:
+                os.close(fd)
 
 
 _WORD = {name: field.offset // 8 for name, field in LANE_BLOCK.items()}
@@ -83,6 +111,8 @@ class Claim:
         self.mapped: Rows | None = None
         self._lock_fd = -1
         self._lock_inode = (0, 0)
+        self._owner: object = None
+        self._pid = os.getpid()
 
     @property
     def private(self) -> bool:
@@ -97,6 +127,10 @@ class Claim:
     def is_mine(self) -> bool:
         """Whether the token still stands; cheap, for every step. A private claim is always its process's."""
         return self.lane < 0 or self.block[0] == self.token
+
+    def clear(self) -> None:
+        """Nothing is outstanding; totals stay."""
+        _zero(self)
 
     def holds_lock(self) -> bool:
         """Whether the descriptor behind the lock is still the one that was opened for it."""
@@ -113,43 +147,41 @@ class Claim:
 
         Closes the own copy of the descriptor only, so that a parent's lock stays.
         """
-        if self.lane >= 0 and self.holds_lock():
-            _close(self._lock_fd)
-        _lock_fds.pop(self._lock_fd, None)
+        _close(self._lock_fd, self._owner)
         self._lock_fd = -1
 
     def release(self) -> None:
-        """Give the lane back, its rows zeroed."""
-        if self.lane >= 0 and self.is_mine() and self.holds_lock():
+        """Give the lane back, its rows zeroed; in a forked child they are the parent's, and stay."""
+        if self.lane >= 0 and self._pid == os.getpid() and self.is_mine() and self.holds_lock():
             _zero(self)
             self.block[0] = 0
         self.abandon()
 
     @classmethod
     def of_table(cls, segment: Segment, clock_ns: int) -> Claim | None:
-        """Claim a free lane of ``segment``; ``None`` if none is free or the registry is busy just now."""
+        """Claim a free lane of ``segment``; ``None`` if none is free, ``TableNotReady`` if it is being replaced, or
+        its registry stays busy."""
         geometry = segment.geometry
-        fd = segment.location.open(writable=True)
-        _lock_fds[fd] = _file_of(fd)
+        owner = object()
+        fd = _open(segment, owner)
         try:
-            if _lock_fds[fd] != segment.inode:
-                _close(fd)
-                return None
+            if _lock_fds[fd][0] != segment.inode:
+                raise TableNotReady(segment.location.text, f"table {segment.location.text} is being replaced")
             for lane in range(geometry.lanes):
                 if try_lock(fd, LANE_LOCKS + lane):
                     break
             else:
-                _close(fd)
+                _close(fd, owner)
                 return None
-            # Token first: if this process dies halfway, the monitor finds an owner that is gone, and empties
-            # the lane. Rows before the registry, counting last: a reader that sees the lane counted in
-            # lanes_hi never sees what a former owner left behind.
             claim = cls(
                 segment.row(2 + lane),
                 [segment.natural(lane, kind) for kind in Natural],
                 segment.lane_block(lane),
                 geometry.lane_cell_limit,
             )
+            # Token first: if this process dies halfway, the monitor finds an owner that is gone, and empties
+            # the lane. Rows before the registry, counting last: a reader that sees the lane counted in
+            # lanes_hi never sees what a former owner left behind.
             claim.token = secrets.randbits(63) | 1
             claim.block[0] = claim.token
             _zero(claim)
@@ -157,16 +189,18 @@ class Claim:
                 claim.block[word] = 0
             claim.block[_WORD["pid"]] = os.getpid()
             claim.block[_WORD["claimed"]] = clock_ns
-            if not _with_registry(segment, fd, lambda: _raise_lanes_hi(segment, lane + 1)):
+            try:
+                _with_registry(segment, fd, lambda: _raise_lanes_hi(segment, lane + 1))
+                claim.mapped = _mapped(segment, lane, claim)
+            except BaseException:
                 claim.block[0] = 0
-                _close(fd)
-                return None
-            claim.mapped = _mapped(segment, lane, claim)
+                raise
             claim.lane = lane
             claim._lock_fd = fd
             claim._lock_inode = segment.inode
+            claim._owner = owner
         except BaseException:
-            _close(fd)
+            _close(fd, owner)
             raise
         return claim
 
@@ -256,13 +290,18 @@ def _raise_lanes_wanted(segment: Segment) -> None:
     segment.store("lanes_wanted", min(wanted, MAX_LANES))
 
 
-def _with_registry(segment: Segment, fd: int, change: Callable[[], None]) -> bool:
-    """Make ``change`` under the registry lock; false if it stays busy. Its holders keep it for microseconds."""
+def _with_registry(segment: Segment, fd: int, change: Callable[[], None]) -> None:
+    """Make ``change`` under the registry lock, which its holders keep for microseconds. ``TableNotReady`` if it
+    stays busy."""
     for _ in range(_REGISTRY_TRIES):
         if try_lock(fd, REGISTRY_LOCK):
             try:
                 change()
             finally:
                 unlock(fd, REGISTRY_LOCK)
-            return True
-    return False
+            return
+        time.sleep(_REGISTRY_PAUSE_S)
+    raise TableNotReady(
+        segment.location.text,
+        f"the registry of table {segment.location.text} stays locked by another process",
+    )

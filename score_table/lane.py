@@ -15,7 +15,6 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from score_table.attachment import Attached, Attachment, Proposal
-from score_table.claim import close_inherited_locks
 from score_table.errors import TableError
 from score_table.expected import expected_ns
 from score_table.identity import Directory, Prices
@@ -159,7 +158,6 @@ class Lane:
         self._changing = threading.RLock()
         self._caring = threading.Lock()
         self.ledger.void(forked=True)
-        close_inherited_locks()
         self._attachment.forget()
 
     def close(self) -> None:

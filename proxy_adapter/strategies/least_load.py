@@ -13,7 +13,7 @@ from proxy_adapter.strategies import object_load
 from proxy_adapter.strategies.base import CountingStrategy, Question
 from score_table.attachment import Attached
 from score_table.lane import Lane, live_row
-from score_table.layout import MARK_FLOOR, TIE_WINDOW
+from score_table.layout import MARK_FLOOR, TIE_WINDOW, UNITS
 from score_table.ledger import Picker
 from score_table.pick import NO_SLOT
 from score_table.pick.rules import faded
@@ -94,7 +94,7 @@ class LeastLoadStrategy(CountingStrategy):
         typical = int(statistics.median(unmarked)) if unmarked else 0
         lanes = max(1, attached.segment.lanes_hi)
         scores = [
-            live[slot] if slot is not None else seat.units * lanes + typical
+            live[slot] if slot is not None else max(seat.units, seat.open * UNITS) * lanes + typical
             for slot, seat in zip(mapped.slots, mapped.seats, strict=True)
         ]
         limit = min(scores) + TIE_WINDOW

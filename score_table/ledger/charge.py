@@ -25,6 +25,7 @@ class PlainSeat:
         "host",
         "incarnation",
         "key",
+        "open",
         "port",
         "prices",
         "selected",
@@ -43,6 +44,7 @@ class PlainSeat:
         self.incarnation = 0  #: grows when the id is given to another address
         self.prices = Prices(0.0, 0.0, 0.0)
         self.units = 0
+        self.open = 0
         self.selected = False
 
     def settle(

@@ -39,7 +39,7 @@ def add(rows: Claim, charge: Charge, slot: int) -> None:
     if charge.held:
         _raise(rows, Natural.HELD, slot, 1)
     if not charge.dispatched:
-        charge.dispatched = not rows.private  # rows outside of the table are seen by nobody
+        charge.dispatched = True
         _raise(rows, Natural.DISPATCHED, slot, 1)
 
 

@@ -37,17 +37,6 @@ from score_table.pick import PickCore
 
 #: Never used twice in a process, so that a seat of another ledger is one that is not settled.
 _versions = itertools.count(1)
-#: Grows in every forked child, where the rows are the parent's.
-_fork_epoch = 0
-
-
-def _begin_epoch() -> None:
-    global _fork_epoch
-    _fork_epoch += 1
-
-
-os.register_at_fork(after_in_child=_begin_epoch)
-
 _OPEN = (Phase.PREFILL, Phase.DECODE)
 
 
@@ -60,7 +49,7 @@ class PlainLedger:
         self._clock = clock or time.monotonic_ns
         self._hold_ns = hold_ns
         self._claim: Claim | None = None
-        self._epoch = _fork_epoch
+        self._pid = os.getpid()
         self._open: dict[Charge, None] = {}
         self._unguarded: dict[Charge, None] = {}  #: of these, those that end by time; the oldest first
         self._timed: list[tuple[int, int, Callable[[Charge], None], Charge]] = []
@@ -79,18 +68,20 @@ class PlainLedger:
 
     def attach(self, claim: Claim, core: PickCore, directory: Directory, settled: list[Settled]) -> int:
         def change() -> None:
-            self._claim, self._epoch = claim, _fork_epoch
+            self._claim, self._pid = claim, os.getpid()
             self._settle(settled)
-            for charge in self._open:
-                charge.seat.units = 0
-            for charge in self._open:
-                self._count(charge)
+            self._count_all_again()
 
         return self._follow(directory, change)
 
     def settle(self, directory: Directory, settled: list[Settled]) -> int:
         def change() -> None:
             self._settle(settled)
+            if self._rows is not None and self._rows.private:
+                # The monitor cannot see that a slot is still in use here, and may give it to another.
+                self._rows.clear()
+                self._count_all_again()
+                return
             for charge in self._open:
                 if charge.slot is None and self._slot_of(charge) is not None:
                     charge.seat.units -= charge.added
@@ -121,7 +112,7 @@ class PlainLedger:
             self.version = next(_versions)
             for charge in self._open:
                 charge.phase = Phase.CLOSED
-                charge.seat.units = 0
+                charge.seat.units = charge.seat.open = 0
             self._open.clear()
             self._unguarded.clear()
 
@@ -192,7 +183,7 @@ class PlainLedger:
     @property
     def _rows(self) -> Claim | None:
         """The rows to count in; ``None``: there are none, or they are those of the process that forked this one."""
-        return self._claim if self._epoch == _fork_epoch else None
+        return self._claim if self._pid == os.getpid() else None
 
     # -- the queue ----------------------------------------------------------------------------------------
 
@@ -277,6 +268,13 @@ class PlainLedger:
             charge.home = self._rows
         # else the lane is lost: housekeeping claims anew and counts every open charge there
 
+    def _count_all_again(self) -> None:
+        for charge in self._open:
+            charge.seat.units = 0
+            charge.dispatched = True  # what a process brings along was not dispatched in this lane
+        for charge in self._open:
+            self._count(charge)
+
     def _rows_of(self, charge: Charge) -> Claim | None:
         """The rows that hold this charge now; ``None`` if they are not this process's any more."""
         rows = self._rows
@@ -286,6 +284,7 @@ class PlainLedger:
         if charge.phase != Phase.NEW:
             return
         charge.phase = Phase.PREFILL
+        charge.seat.open += 1
         self._open[charge] = None
         self._count(charge)
         if charge.prefill_ends:
@@ -333,5 +332,6 @@ class PlainLedger:
         elif rows is not None:
             counting.take_back(rows, charge, charge.slot)
         charge.phase = Phase.CLOSED
+        charge.seat.open -= 1
         self._open.pop(charge, None)
         self._unguarded.pop(charge, None)

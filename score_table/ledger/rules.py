@@ -57,6 +57,10 @@ class Seat(Protocol):
     def units(self) -> int:
         """Outstanding here while it has no slot, at nominal prices; 1024 are one request."""
 
+    @property
+    def open(self) -> int:
+        """Open charges, in whatever slot they count, held ones included."""
+
     hold_ns: int  #: how long a pick that nobody ends keeps its price
     selected: bool  #: held a pick since somebody last cleared this
 
@@ -152,7 +156,8 @@ class Ledger(Protocol):
         """Count in the rows of ``claim`` from now on, by the slots in ``settled``, and count every open charge
         anew there. The former rows are left as they are.
 
-        The totals of dispatches count each request once, in the first lane that it is counted in.
+        The totals of dispatches do not count those again, or at all: to the monitor they are a jump of what is
+        outstanding, not traffic.
 
         Returns the new version; 0, and nothing is done, where ``directory`` is outdated by now (it may name slots that
         have other holders), or a signal handler asks in the middle of a step."""

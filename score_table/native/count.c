@@ -80,10 +80,19 @@ void count_add(const count_rows *rows, count_charge *charge, const count_prices 
         raise_natural(rows, HELD, slot, 1);
     }
     if (!charge->dispatched) {
-        charge->dispatched = rows->token != 0; /* rows outside of the table are seen by nobody */
+        charge->dispatched = 1;
         raise_natural(rows, DISPATCHED, slot, 1);
     }
     charge->home = rows;
+}
+
+void count_clear(const count_rows *rows) {
+    for (uint32_t slot = 0; slot < rows->slots; slot++) {
+        STORE(rows->cells[slot], 0);
+        for (int kind = 0; kind < NATURAL_LEVELS; kind++) {
+            STORE(rows->naturals[kind][slot], 0);
+        }
+    }
 }
 
 int64_t count_price(count_charge *charge, const count_prices *prices) {

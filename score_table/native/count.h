@@ -52,6 +52,9 @@ int64_t count_price(count_charge *charge, const count_prices *prices);
 /* Take back the prefill part; in the rows, where the charge is counted in some. */
 void count_end_prefill(const count_rows *rows, count_charge *charge);
 
+/* Nothing is outstanding in rows outside of a table. */
+void count_clear(const count_rows *rows);
+
 /* Mark the request as held; `suspect` asks the monitor to look at the instance at once. */
 void count_hold(const count_rows *rows, const count_charge *charge, int suspect);
 

@@ -251,7 +251,13 @@ static PyObject *ledger_settle(PyObject *self, PyObject *args) {
         ledger->membership = membership;
         ledger->holders = holders;
         settle_all(ledger, settled, count);
-        ledger_match_again(ledger);
+        if (ledger_rows(ledger) != NULL && ledger_rows(ledger)->token == 0) {
+            /* The monitor cannot see that a slot is still in use here, and may give it to another. */
+            count_clear(ledger_rows(ledger));
+            ledger_recount(ledger);
+        } else {
+            ledger_match_again(ledger);
+        }
         version = ledger->version;
     } /* else outdated by now: it may name slots that have other holders */
     UNLOCK(&ledger->lock);

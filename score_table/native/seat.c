@@ -69,6 +69,7 @@ static PyMemberDef seat_members[] = {
     {"host", T_OBJECT_EX, offsetof(Seat, host), READONLY, NULL},
     {"port", T_OBJECT_EX, offsetof(Seat, port), READONLY, NULL},
     {"version", T_ULONGLONG, offsetof(Seat, version), READONLY, NULL},
+    {"open", T_LONGLONG, offsetof(Seat, open), READONLY, NULL},
     {"units", T_LONGLONG, offsetof(Seat, units), READONLY, NULL},
     {"hold_ns", T_LONGLONG, offsetof(Seat, hold_ns), 0, NULL},
     {"selected", T_BOOL, offsetof(Seat, selected), 0, NULL},

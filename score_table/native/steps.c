@@ -60,6 +60,7 @@ void ledger_close(Ledger *ledger, count_charge *charge, uint32_t *count) {
         count_take_back(rows, charge);
     }
     charge->phase = CHARGE_CLOSED;
+    ((Seat *)charge->seat)->open -= 1;
     charge_unlink(charge);
     *count -= 1;
 }
@@ -73,6 +74,7 @@ static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prom
     }
     Py_INCREF(seat);
     charge->seat = seat;
+    seat->open += 1;
     charge->incarnation = seat->incarnation;
     charge->prompt_tokens = prompt_tokens;
     charge->phase = CHARGE_PREFILL;
@@ -127,6 +129,7 @@ void ledger_recount(Ledger *ledger) {
     for (int index = 0; index < 2; index++) {
         for (count_charge *charge = heads[index]->next; charge != heads[index]; charge = charge->next) {
             ((Seat *)charge->seat)->units = 0;
+            charge->dispatched = 1; /* what a process brings along was not dispatched in this lane */
         }
     }
     for (int index = 0; index < 2; index++) {

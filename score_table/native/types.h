@@ -55,6 +55,7 @@ typedef struct {
     count_prices prices;
     int64_t hold_ns; /* how long a pick that nobody ends keeps its price */
     int64_t units;   /* outstanding here while it has no slot */
+    int64_t open;    /* open charges, wherever they count */
     char selected;   /* picked by select since somebody last cleared this */
 } Seat;
 
