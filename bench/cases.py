@@ -191,7 +191,7 @@ def _forms(table: Table) -> dict[str, Case]:
         SELECT_NEW: _using(table, "strategy.select(x[:])", [table.instances]),
         COPY: Case("x[:]", items=[table.instances]),
     }
-    picker = table.lane.ledger.picker(SlotMap(table.lane).seat, 0)
+    picker = table.lane.ledger.picker(SlotMap(table.lane).seat)
     if picker is not None:
         cases[PICKER_DISPATCH] = _using(
             table, "picker.dispatch(instances, None, 100).release()", picker=picker

@@ -6,6 +6,8 @@ import atexit
 import logging
 import os
 import threading
+import weakref
+from typing import Protocol
 
 from score_table.lane import Lane
 
@@ -100,7 +102,15 @@ class ProcessLane:
         self._degraded = degraded
 
 
+class Forked(Protocol):
+    """What has something to do in a forked child."""
+
+    def after_fork(self) -> None:
+        """Called in the child, once."""
+
+
 _lanes: dict[str, ProcessLane] = {}
+_told: weakref.WeakSet[Forked] = weakref.WeakSet()
 _guard = threading.Lock()
 
 
@@ -125,11 +135,18 @@ def release(lane: ProcessLane) -> None:
         lane.close()
 
 
+def tell_of_forks(strategy: Forked) -> None:
+    """Call its ``after_fork`` in forked children for as long as it lives."""
+    _told.add(strategy)
+
+
 def _after_fork_in_child() -> None:
     global _guard
     _guard = threading.Lock()
     for lane in _lanes.values():
         lane.after_fork()
+    for strategy in list(_told):
+        strategy.after_fork()
 
 
 def _at_exit() -> None:

@@ -26,6 +26,7 @@ class Mapped(NamedTuple):
     position: dict[int, int]  #: slot to its first position
     candidates: Any  #: what the pick core takes; ``None`` = all slots in use
     matched_all: bool
+    span: tuple[int, int]  #: its lowest and highest slot; (0, 0) if it has none
 
 
 class _Known(NamedTuple):
@@ -80,7 +81,13 @@ class SlotMap:
         every = len(position) == len(attached.directory.holders)
         candidates = None if every else attached.core.prepare(list(position))
         return Mapped(
-            tuple(instances), seats, slots, position, candidates, None not in slots and bool(position)
+            tuple(instances),
+            seats,
+            slots,
+            position,
+            candidates,
+            None not in slots and bool(position),
+            (min(position, default=0), max(position, default=0)),
         )
 
     def _tell(self, instance_id: object, host: object, port: object, attached: Attached) -> None:

@@ -13,6 +13,7 @@ from proxy_adapter import process_lane
 from proxy_adapter.contract import NO_INSTANCES, Instance, InstanceLike
 from proxy_adapter.dispatch import Dispatch, Uncounted
 from proxy_adapter.slots import Mapped, SlotMap
+from proxy_adapter.strategies.turns import Turns
 from score_table.attachment import Attached
 from score_table.lane import Lane
 from score_table.ledger import Picker, Seat
@@ -46,10 +47,11 @@ class CountingStrategy(ABC):
         self._process_lane = process_lane.acquire(table) if table is not None and lane is None else None
         self._lane = lane if self._process_lane is None else self._process_lane.lane
         self._slots = SlotMap(self._lane) if self._lane is not None else None
-        # Where the rotation goes on; random, so that workers do not move in step. Read modulo what is rotated.
-        self._rotation = self._rng.randrange(2**16)
-        self._picker = self._make_picker(self._rotation)
+        self._given_rng = rng is not None
+        self._picker = self._make_picker()
+        self._turns = Turns(self._rng, self._picker)
         self._picks: Counter[str] = Counter()
+        process_lane.tell_of_forks(self)
 
     def select(self, instances: Sequence[Instance], hint: Any = None) -> Instance:
         """See :class:`proxy_adapter.contract.Strategy`."""
@@ -114,20 +116,16 @@ class CountingStrategy(ABC):
     def _position(self, question: Question) -> int:
         """The position of the instance to take. The list is not empty."""
 
-    def _make_picker(self, cursor: int) -> Picker | None:
+    def _make_picker(self) -> Picker | None:
         """What answers before :meth:`_position` where it can; ``None`` for strategies that have no such thing."""
         return None
 
-    @property
-    def _cursor(self) -> int:
-        return self._rotation if self._picker is None else self._picker.cursor
-
-    @_cursor.setter
-    def _cursor(self, value: int) -> None:
-        if self._picker is None:
-            self._rotation = value
-        else:
-            self._picker.cursor = value
+    def after_fork(self) -> None:
+        """In a forked child: choose otherwise than the parent and its other children."""
+        own = random.Random()
+        if not self._given_rng:
+            self._rng = own
+        self._turns = Turns(own, self._picker)
 
     def _holds_selected(self) -> bool:
         """Whether a ``select`` without a dispatch keeps its price for a while."""
@@ -138,7 +136,7 @@ class CountingStrategy(ABC):
             return self._position(question)
         except Exception:
             self._failed("the pick", question.lane)
-            return self._next(len(question.instances))
+            return self._next(question.instances)
 
     def _running_lane(self) -> Lane | None:
         held = self._process_lane
@@ -165,10 +163,10 @@ class CountingStrategy(ABC):
         except Exception:
             return lane.seat("<no readable id>", None, None)
 
-    def _next(self, count: int) -> int:
+    def _next(self, instances: Sequence[InstanceLike]) -> int:
         """The next position in rotation."""
-        position = self._cursor % count
-        self._cursor = position + 1
+        position = self._turns.of_list(instances)
+        self._turns.set_of_list(instances, position + 1)
         return position
 
     def _count_pick(self, lane: Lane | None) -> None:

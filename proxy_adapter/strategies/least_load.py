@@ -44,9 +44,9 @@ class LeastLoadStrategy(CountingStrategy):
                 return guard
         return super().dispatch(instances, hint, prompt_tokens=prompt_tokens)
 
-    def _make_picker(self, cursor: int) -> Picker | None:
+    def _make_picker(self) -> Picker | None:
         lane, slots = self._lane, self._slots
-        return lane.ledger.picker(slots.seat, cursor) if lane is not None and slots is not None else None
+        return lane.ledger.picker(slots.seat) if lane is not None and slots is not None else None
 
     def _position(self, question: Question) -> int:
         _, _, lane, attached, mapped = question
@@ -63,7 +63,7 @@ class LeastLoadStrategy(CountingStrategy):
             self._degraded("unmatched", lane)
             return self._with_unmatched(lane, attached, mapped, mode.fade)
         extra = attached.claim.cells if attached.claim.private else None
-        cursor = self._cursor % max(1, attached.segment.n)
+        cursor = self._turns.of_slots(*mapped.span) % max(1, attached.segment.n)
         slot = attached.core.choose(mapped.candidates, cursor, mode.fade, extra)
         if slot != NO_SLOT and (slot if slot >= 0 else ~slot) not in mapped.position:
             # "All slots" has just become one more than this list has.
@@ -75,13 +75,14 @@ class LeastLoadStrategy(CountingStrategy):
         if slot < 0:
             slot = ~slot
             self._degraded("marked", lane)
-        self._cursor = slot + 1
+        self._turns.set_of_slots(*mapped.span, slot + 1)
         return mapped.position[slot]
 
     def _by_objects(self, question: Question) -> int:
-        count = len(question.instances)
-        position = object_load.choose(question.instances, question.hint, self._cursor % count, range(count))
-        self._cursor = position + 1
+        instances = question.instances
+        cursor = self._turns.of_list(instances)
+        position = object_load.choose(instances, question.hint, cursor, range(len(instances)))
+        self._turns.set_of_list(instances, position + 1)
         return position
 
     def _with_unmatched(self, lane: Lane, attached: Attached, mapped: Mapped, fade: int) -> int:
@@ -99,7 +100,7 @@ class LeastLoadStrategy(CountingStrategy):
         ]
         limit = min(scores) + TIE_WINDOW
         tied = [position for position, score in enumerate(scores) if score <= limit]
-        cursor = self._cursor % len(scores)
+        cursor = self._turns.of_list(mapped.instances)
         position = min(tied, key=lambda index: (index < cursor, index))
-        self._cursor = position + 1
+        self._turns.set_of_list(mapped.instances, position + 1)
         return position

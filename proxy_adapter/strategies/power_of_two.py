@@ -17,7 +17,7 @@ class PowerOfTwoStrategy(LeastLoadStrategy):
 
     name = "power_of_two"
 
-    def _make_picker(self, cursor: int) -> None:
+    def _make_picker(self) -> None:
         return None
 
     def _position(self, question: Question) -> int:

@@ -11,7 +11,7 @@ class RoundRobinStrategy(CountingStrategy):
     name = "round_robin"
 
     def _position(self, question: Question) -> int:
-        return self._next(len(question.instances))
+        return self._next(question.instances)
 
     def _holds_selected(self) -> bool:
         return False

@@ -60,8 +60,8 @@ class NativeLedger:
     def settle(self, directory: Directory, settled: list[Settled]) -> int:
         return self.core.settle(directory.membership, len(directory.holders), settled)
 
-    def picker(self, seat_of: Callable[[Any], Seat], cursor: int) -> Picker | None:
-        return _native.Picker(self.core, seat_of, cursor)
+    def picker(self, seat_of: Callable[[Any], Seat]) -> Picker | None:
+        return _native.Picker(self.core, seat_of)
 
     def void(self, *, forked: bool) -> None:
         self.core.void(forked)

@@ -134,7 +134,7 @@ class PlainLedger:
         self._post_at(now + seat.hold_ns, self._apply_close, charge)
         self._post(self._apply_unguarded, charge)
 
-    def picker(self, seat_of: Callable[[Any], Seat], cursor: int) -> None:
+    def picker(self, seat_of: Callable[[Any], Seat]) -> None:
         return None
 
     def housekeep(self, now_ns: int) -> None:

@@ -25,6 +25,8 @@ FIRST_PROMPT_TOKENS = 220.0
 MEAN_WEIGHT = 1 / 64
 #: Charges that nobody holds end by time; beyond this many the oldest ends early.
 UNGUARDED_LIMIT = 65536
+#: Cursors of a picker. Lists that share one may push each other on.
+TURNS = 64
 #: Prices of a request at an instance that is not in the table: those of ``token_aware`` with its defaults.
 NOMINAL = Prices(float(UNITS), 3 * UNITS / 1000, 20 * UNITS / 400_000)
 
@@ -119,7 +121,11 @@ class Picker(Protocol):
     list or tuple, a slot for every object in it. Anything else it leaves, with ``None``, to its caller.
     """
 
-    cursor: int  #: slot at which the rotation goes on
+    def cursor(self, turn: int, /) -> int:
+        """Slot at which the rotation goes on for lists of that :func:`turn_of`."""
+
+    def set_cursor(self, turn: int, cursor: int, /) -> None:
+        """Go on from ``cursor``, not negative, with such lists."""
 
     @property
     def picks(self) -> int:
@@ -181,7 +187,7 @@ class Ledger(Protocol):
     def hold(self, seat: Seat, /) -> None:
         """Count one request that nobody will end; it ends after ``seat.hold_ns``."""
 
-    def picker(self, seat_of: Callable[[Any], Seat], cursor: int) -> Picker | None:
+    def picker(self, seat_of: Callable[[Any], Seat]) -> Picker | None:
         """A new picker; ``seat_of`` gives the seat of an object it has not seen. ``None`` where there is no C."""
 
     def housekeep(self, now_ns: int, /) -> None:
@@ -192,6 +198,11 @@ class Ledger(Protocol):
 
     def outstanding(self) -> int:
         """Open charges, those that end by time included."""
+
+
+def turn_of(lowest: int, highest: int) -> int:
+    """Which of the ``TURNS`` cursors serves lists whose slots lie between these; a multiplicative hash."""
+    return (((lowest << 16) + highest) * 0x9E3779B1 & 0xFFFFFFFF) >> 26
 
 
 def tokens_of(prompt_tokens: Any) -> int | None:

@@ -7,6 +7,8 @@
 
 #include <structmember.h>
 
+#define TURNS 64 /* cursors; as score_table/ledger/rules.py says */
+
 typedef struct Picker {
     PyObject_HEAD
     step_lock lock; /* taken before the ledger's */
@@ -15,7 +17,7 @@ typedef struct Picker {
     uint64_t version; /* of the ledger for which the roster was asked */
     PyObject *seat_of, *stream;
     roster roster;
-    long long cursor;
+    int64_t cursors[TURNS]; /* by turn_of */
     unsigned long long picks;
 } Picker;
 
@@ -65,6 +67,11 @@ void picker_reset_locks(struct Picker *first) {
 
 enum { SLOW = -1, UNKNOWN_OBJECTS = -2 };
 
+/* Which cursor serves lists whose slots lie between these: as score_table/ledger/rules.py says. */
+static int turn_of(int32_t lowest, int32_t highest) {
+    return (int)((((uint32_t)lowest << 16) + (uint32_t)highest) * 0x9E3779B1u >> 26);
+}
+
 /* Whether the table, its slot map and the lane are all as they should be, for certain. */
 static int is_fresh(const Ledger *ledger, int64_t now) {
     const count_rows *rows = ledger_rows(ledger);
@@ -102,7 +109,6 @@ static Py_ssize_t choose(Picker *picker, question *asked, Seat **seat) {
     const pick_table *table = &ledger->core->table;
     const int32_t *extra = ledger_rows(ledger)->token == 0 ? ledger_rows(ledger)->cells : NULL;
     uint32_t n = pick_n(table);
-    int64_t cursor = n == 0 ? 0 : picker->cursor % n;
     known_list *list = NULL;
     if (asked->alike >= 0 && asked->changes == picker->roster.changes) {
         list = picker->roster.lists + asked->alike;
@@ -114,19 +120,20 @@ static Py_ssize_t choose(Picker *picker, question *asked, Seat **seat) {
         if (!list->usable) {
             return SLOW;
         }
-        int32_t slot = pick_choose(table, list->every ? NULL : list->slots, list->count, cursor, -1, extra);
+        int64_t *cursor = picker->cursors + turn_of(list->slots[0], list->slots[list->count - 1]);
+        int32_t slot = pick_choose(table, list->every ? NULL : list->slots, list->count, n == 0 ? 0 : *cursor % n, -1, extra);
         if (slot < 0 || (uint32_t)slot >= list->width || list->position[slot] < 0) {
             return SLOW; /* only marked ones, or "all" has just become one more */
         }
         Py_ssize_t index = list->position[slot];
         if (item_of(sequence, is_list, index) == list->items[index]) {
             *seat = list->seats[index];
-            picker->cursor = slot + 1;
+            *cursor = slot + 1;
             return index;
         }
         /* It is only equal, by what its class calls equal. */
     }
-    int32_t slots[PICK_STACK_SLOTS];
+    int32_t slots[PICK_STACK_SLOTS], lowest = INT32_MAX, highest = 0;
     uint64_t fingerprint = (uint64_t)length;
     if (length > PICK_STACK_SLOTS) {
         return SLOW;
@@ -141,14 +148,17 @@ static Py_ssize_t choose(Picker *picker, question *asked, Seat **seat) {
         if (slots[index] < 0) {
             return SLOW;
         }
+        lowest = slots[index] < lowest ? slots[index] : lowest;
+        highest = slots[index] > highest ? slots[index] : highest;
         fingerprint = (fingerprint ^ (uint64_t)(uintptr_t)object) * 0x9E3779B97F4A7C15u;
     }
-    int32_t index = pick_among(table, slots, (uint32_t)length, cursor, extra);
+    int64_t *cursor = picker->cursors + turn_of(lowest, highest);
+    int32_t index = pick_among(table, slots, (uint32_t)length, n == 0 ? 0 : *cursor % n, extra);
     if (index < 0) {
         return SLOW;
     }
     *seat = roster_seat(&picker->roster, item_of(sequence, is_list, index));
-    picker->cursor = slots[index] + 1;
+    *cursor = slots[index] + 1;
     asked->keep = roster_seen(&picker->roster, fingerprint);
     return index;
 }
@@ -412,16 +422,15 @@ static void picker_dealloc(PyObject *self) {
     free_object(self);
 }
 
-/* Picker(ledger, seat_of, cursor): seat_of(object) gives the seat of an object that was not seen before */
+/* Picker(ledger, seat_of): seat_of(object) gives the seat of an object that was not seen before */
 static PyObject *picker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs) {
     PyObject *ledger, *seat_of;
-    long long cursor;
     module_state *state = state_of(type);
     if (kwargs != NULL && PyDict_Size(kwargs) != 0) {
         PyErr_SetString(PyExc_TypeError, "Picker takes positional arguments only");
         return NULL;
     }
-    if (state == NULL || !PyArg_ParseTuple(args, "O!OL", state->ledger_type, &ledger, &seat_of, &cursor)) {
+    if (state == NULL || !PyArg_ParseTuple(args, "O!O", state->ledger_type, &ledger, &seat_of)) {
         return NULL;
     }
     PyObject *stream = PyUnicode_InternFromString("stream");
@@ -435,7 +444,6 @@ static PyObject *picker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     picker->ledger = (Ledger *)ledger;
     Py_INCREF(seat_of);
     picker->seat_of = seat_of;
-    picker->cursor = cursor < 0 ? 0 : cursor;
     ledger_lock(picker->ledger);
     picker->next = picker->ledger->pickers;
     picker->ledger->pickers = picker;
@@ -443,34 +451,35 @@ static PyObject *picker_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     return (PyObject *)picker;
 }
 
-static int picker_set_cursor(PyObject *self, PyObject *value, void *unused) {
-    (void)unused;
-    long long cursor = value == NULL ? -1 : PyLong_AsLongLong(value);
-    if (cursor < 0) {
-        if (!PyErr_Occurred()) {
-            PyErr_SetString(PyExc_ValueError, "cursor must not be negative");
-        }
-        return -1;
+static PyObject *picker_cursor(PyObject *self, PyObject *argument) {
+    long turn = PyLong_AsLong(argument);
+    if (turn < 0 || turn >= TURNS) {
+        return PyErr_Occurred() ? NULL : PyErr_Format(PyExc_IndexError, "turn %ld is not from 0 to %d", turn, TURNS - 1);
     }
-    ((Picker *)self)->cursor = cursor;
-    return 0;
+    return PyLong_FromLongLong(((Picker *)self)->cursors[turn]);
 }
 
-static PyObject *picker_get_cursor(PyObject *self, void *unused) {
-    (void)unused;
-    return PyLong_FromLongLong(((Picker *)self)->cursor);
+static PyObject *picker_set_cursor(PyObject *self, PyObject *args) {
+    int turn;
+    long long cursor;
+    if (!PyArg_ParseTuple(args, "iL", &turn, &cursor)) {
+        return NULL;
+    }
+    if (turn < 0 || turn >= TURNS || cursor < 0) {
+        return PyErr_Format(PyExc_ValueError, "turn %d must be from 0 to %d, cursor %lld not negative", turn, TURNS - 1,
+                            cursor);
+    }
+    ((Picker *)self)->cursors[turn] = cursor;
+    Py_RETURN_NONE;
 }
 
 static PyMethodDef picker_methods[] = {
     {"dispatch", (PyCFunction)(void (*)(void))picker_dispatch, METH_FASTCALL,
      "dispatch(instances, hint, prompt_tokens) -> Guard, or None where the caller has to see to it"},
+    {"cursor", picker_cursor, METH_O, "cursor(turn) -> slot at which the rotation goes on"},
+    {"set_cursor", picker_set_cursor, METH_VARARGS, "set_cursor(turn, cursor)"},
     {"select", picker_select, METH_O, "select(instances) -> instance, or None where the caller has to see to it"},
     {NULL, NULL, 0, NULL},
-};
-
-static PyGetSetDef picker_properties[] = {
-    {"cursor", picker_get_cursor, picker_set_cursor, "slot at which the rotation goes on", NULL},
-    {NULL, NULL, NULL, NULL, NULL},
 };
 
 static PyMemberDef picker_members[] = {
@@ -484,7 +493,6 @@ static PyType_Slot picker_type_slots[] = {
     {Py_tp_traverse, picker_traverse},
     {Py_tp_clear, picker_clear},
     {Py_tp_methods, picker_methods},
-    {Py_tp_getset, picker_properties},
     {Py_tp_members, picker_members},
     {Py_tp_doc, "Picks and counts in one call, for objects that were seen before."},
     {0, NULL},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
 from collections import Counter
 from collections.abc import Iterator
@@ -122,7 +123,7 @@ def test_a_removed_instance_is_never_taken_from_a_cached_map(on: Fixture) -> Non
     strategy.dispatch(on.instances).release()
     on.writer.release_slot(3)
     on.writer.assign(3, Identity("newcomer", "http://127.0.0.1:9999", 2, PRICES))
-    on.publish([9, 9, 9, 0, 9, 9, 9, 9])
+    on.publish([9, 9, 9, 0, 10, 9, 9, 9])
     assert strategy.select([on.instances[3], on.instances[4]], None) is on.instances[3], "by its own count, 0"
     assert on.outstanding()[3] == 0, "the newcomer in its slot is not charged"
     assert strategy.status()["degraded_picks"]["unmatched"] == 1
@@ -357,3 +358,48 @@ def test_a_list_that_another_thread_empties_meanwhile_does_not_break_a_pick(on: 
 
     instances: list[Plain] = [Shrinking("x"), Shrinking("y")]
     assert LeastLoadStrategy().select(instances).instance_id in ("x", "y")
+
+
+@pytest.mark.parametrize("strategy", [LeastLoadStrategy, RoundRobinStrategy, PowerOfTwoStrategy])
+@pytest.mark.parametrize(
+    "lists",
+    [((0, 1, 2, 3), (4, 5, 6, 7)), (range(8), (6, 7)), ((0, 2, 4, 6), (1, 3, 5, 7)), ((0, 1), (2, 3))],
+)
+def test_lists_that_are_asked_alternately_each_share_evenly(
+    on: Fixture, strategy: type[LeastLoadStrategy], lists: tuple[tuple[int, ...], tuple[int, ...]]
+) -> None:
+    """Paced traffic, equal instances: each list rotates over its own. Power of two is random: 200 picks of 4 are
+    50 each with a deviation of 6.1, so 25 is more than 4 of them away."""
+    chooser = strategy(lane=on.lane, rng=random.Random(3))
+    pools = [[on.instances[slot] for slot in slots] for slots in lists]
+    counts: list[Counter[str]] = [Counter(), Counter()]
+    for _ in range(200):
+        for pool, count in zip(pools, counts, strict=True):
+            with chooser.dispatch(pool, prompt_tokens=1) as guard:
+                count[guard.instance.instance_id] += 1
+    for pool, count in zip(pools, counts, strict=True):
+        share = 200 // len(pool)
+        apart = 0.5 * share if strategy is PowerOfTwoStrategy else 1
+        assert all(abs(count[each.instance_id] - share) <= apart for each in pool), count
+
+
+def test_children_forked_with_one_strategy_do_not_choose_in_step(on: Fixture) -> None:
+    """16 picks of 8 children: two alike by chance in power of two are less likely than 1 in 10^9."""
+    for strategy in (LeastLoadStrategy(lane=on.lane), PowerOfTwoStrategy(lane=on.lane)):
+        said = set()
+        for _ in range(8):
+            read_end, write_end = os.pipe()
+            child = os.fork()
+            if child == 0:
+                try:
+                    chosen = "".join(strategy.select(on.instances).instance_id for _ in range(16))
+                    os.write(write_end, chosen.encode())
+                finally:
+                    os._exit(0)
+            os.waitpid(child, 0)
+            said.add(os.read(read_end, 1000))
+            os.close(read_end)
+            os.close(write_end)
+        assert len(said) >= (
+            8 if isinstance(strategy, PowerOfTwoStrategy) and strategy.name != "least_load" else 3
+        )

@@ -213,7 +213,9 @@ def test_the_picker_is_asked_wrongly(sides: tuple[list[int], Side, Side]) -> Non
     assert picker.select([]) is None
     assert picker.select(5) is None
     with pytest.raises(ValueError, match="negative"):
-        picker.cursor = -1
+        picker.set_cursor(0, -1)
+    with pytest.raises(IndexError):
+        picker.cursor(64)
     with pytest.raises(TypeError):
         in_c.lane.ledger.dispatch(None, "no seat", 1, True)
 
