@@ -54,7 +54,10 @@ class CountingStrategy(ABC):
         process_lane.tell_of_forks(self)
 
     def select(self, instances: Sequence[Instance], hint: Any = None) -> Instance:
-        """See :class:`proxy_adapter.contract.Strategy`."""
+        """One of ``instances``, counted for the time that a request there takes.
+
+        ``RuntimeError("no instances")`` if there is none. All of it: :class:`proxy_adapter.contract.Strategy`.
+        """
         # A copy: another thread may change the list meanwhile.
         instances = tuple(instances)
         if not instances:
@@ -70,7 +73,11 @@ class CountingStrategy(ABC):
     def dispatch(
         self, instances: Sequence[Instance], hint: Any = None, *, prompt_tokens: int | None = None
     ) -> Dispatch[Instance]:
-        """See :class:`proxy_adapter.contract.Strategy`."""
+        """A guard of one of ``instances``, counted until it is released; use it with ``with`` or ``async with``.
+
+        ``prompt_tokens``: length of the prompt where known. A true ``hint["stream"]`` says that ``first_token()``
+        will be called. All of it: :class:`proxy_adapter.contract.Strategy`.
+        """
         # A copy: another thread may change the list meanwhile.
         instances = tuple(instances)
         if not instances:
@@ -86,7 +93,7 @@ class CountingStrategy(ABC):
         return lane.ledger.dispatch(instance, seat, prompt_tokens, _streams(hint))
 
     def status(self) -> dict[str, Any]:
-        """See :class:`proxy_adapter.contract.Strategy`."""
+        """What the strategy works with now: table, mode, problem, picks and degraded picks by reason."""
         lane = self._running_lane()
         attached = lane.current() if lane is not None else None
         degraded = "no_table"
@@ -105,7 +112,7 @@ class CountingStrategy(ABC):
         }
 
     def close(self) -> None:
-        """See :class:`proxy_adapter.contract.Strategy`."""
+        """Give back what this process holds of the table. The strategy goes on without a table."""
         held, self._process_lane = self._process_lane, None
         if held is not None:
             self._picks["picks"] += self._picker.picks if self._picker is not None else 0

@@ -25,7 +25,7 @@ class LeastLoadStrategy(CountingStrategy):
     name = "least_load"
 
     def select(self, instances: Sequence[Instance], hint: Any = None) -> Instance:
-        """See :class:`proxy_adapter.contract.Strategy`."""
+        """As :meth:`CountingStrategy.select`, in C where everything is as it should be."""
         picker = self._picker
         if picker is not None:
             instance = picker.select(instances)
@@ -36,7 +36,7 @@ class LeastLoadStrategy(CountingStrategy):
     def dispatch(
         self, instances: Sequence[Instance], hint: Any = None, *, prompt_tokens: int | None = None
     ) -> Dispatch[Instance]:
-        """See :class:`proxy_adapter.contract.Strategy`."""
+        """As :meth:`CountingStrategy.dispatch`, in C where everything is as it should be."""
         picker = self._picker
         if picker is not None:
             guard = picker.dispatch(instances, hint, prompt_tokens)

@@ -45,7 +45,8 @@ _HERE = Path(__file__).parent
 
 
 def _run(part: Part, seed: int, share: float) -> bool:
-    size = str(max(1, int(part.full * share)))
+    # Less than a fiftieth shows nothing.
+    size = str(max(part.full // 50, int(part.full * share)))
     argv = [sys.executable, "-m", f"tests.stress.{part.name}", part.option, size]
     argv += ["--seed", str(seed)] if part.seeded else []
     started = time.monotonic()

@@ -11,8 +11,14 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import numpy as np
 import pytest
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.exceptions import HTTPException
+from starlette.responses import StreamingResponse
+from starlette.routing import Route
 
 from loadboard import exits
 from loadboard.cli import build_parser
@@ -152,29 +158,53 @@ def test_links_between_the_documents_lead_somewhere() -> None:
 LIBRARY = PAGES["library.md"]
 
 
-def test_the_streaming_example_counts_until_the_body_has_ended(table_name: str) -> None:
+@pytest.mark.parametrize(
+    ("upstream", "status", "outstanding_after"), [(200, 200, 0), (404, 404, 0), (503, 503, 1), (None, 502, 1)]
+)
+def test_the_streaming_example_counts_until_the_body_has_ended(
+    table_name: str, upstream: int | None, status: int, outstanding_after: int
+) -> None:
+    """In a Starlette application; what the instance failed stays for the hold time."""
     example = LIBRARY.split("```python\n")[1].split("```")[0]
     writer = make_table(table_name, 2)
     strategy = build_instance_strategy("least_load", table=table_name)
-    namespace: dict[str, Any] = {"strategy": strategy, "instances": plain(2)}
-    exec(compile(example, "library.md", "exec", dont_inherit=True), namespace)
+    seen: list[int] = []
 
-    async def send_upstream(instance: Any) -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         for chunk in (b"a", b"b", b"c"):
+            seen.append(int(writer.naturals().outstanding.sum()))
             yield chunk
 
-    async def main() -> None:
-        body = namespace["body"](send_upstream, 100)
-        assert await anext(body) == b"a"
-        assert writer.naturals().outstanding.sum() == 1
-        assert writer.naturals().prompt_tokens.sum() == 0, "the first token is out"
-        await body.aclose()
-        assert writer.naturals().outstanding.sum() == 0
-        assert [chunk async for chunk in namespace["body"](send_upstream, 100)] == [b"a", b"b", b"c"]
-        assert writer.naturals().outstanding.sum() == 0
+    def answer(request: httpx.Request) -> httpx.Response:
+        if upstream is None:
+            raise httpx.ConnectError("refused", request=request)
+        return httpx.Response(upstream, content=chunks())
+
+    async def main() -> httpx.Response:
+        async with httpx.AsyncClient(transport=httpx.MockTransport(answer)) as client:
+            namespace: dict[str, Any] = {
+                "strategy": strategy,
+                "instances": plain(2),
+                "client": client,
+                "count_tokens": len,
+                "httpx": httpx,
+                "HTTPException": HTTPException,
+                "StreamingResponse": StreamingResponse,
+                "BackgroundTask": BackgroundTask,
+            }
+            exec(compile(example, "library.md", "exec", dont_inherit=True), namespace)
+            app = Starlette(routes=[Route("/", namespace["completions"], methods=["POST"])])
+            transport = httpx.ASGITransport(app=app)
+            async with httpx.AsyncClient(transport=transport, base_url="http://proxy") as user:
+                return await user.post("/", json={"prompt": "hello"})
 
     try:
-        asyncio.run(main())
+        said = asyncio.run(main())
+        assert said.status_code == status
+        if upstream is not None:
+            assert said.content == b"abc"
+            assert seen == [1, 1, 1]
+        assert writer.naturals().outstanding.sum() == outstanding_after
     finally:
         strategy.close()
         writer.close()
