@@ -30,6 +30,8 @@ logger = logging.getLogger("loadboard.score_table")
 #: Seconds for which a failed request keeps its price, so that fast failures attract nothing.
 HOLD_NS = 10_000_000_000
 _SECOND_NS = 1_000_000_000
+#: Slot maps read for one pick at most, where the slots change again and again.
+_TRIES = 3
 _NO_PRICES = Prices(0.0, 0.0, 0.0)
 
 
@@ -87,9 +89,11 @@ class Lane:
     def current(self) -> Attached | None:
         """The table to pick from, its slot map as new as the table; ``None`` while there is no table."""
         attached = self._attachment.now
-        if attached is None or attached.is_up_to_date():
-            return attached
-        return self._settle_all(attached)
+        for _ in range(_TRIES):
+            if attached is None or attached.is_up_to_date():
+                break
+            attached = self._settle_all(attached)
+        return attached
 
     def mode(self, attached: Attached) -> Mode:
         """Whether the monitor is alive, by its heartbeat; else how old its last word is."""
@@ -211,6 +215,8 @@ class Lane:
                 if version:
                     newer = newer._replace(version=version)
                     self._attachment.now = newer
+            elif self._attachment.now is not None:
+                newer = self._attachment.now
         return newer
 
     def _settled(self, seats: Iterable[Seat], directory: Directory) -> list[Settled]:

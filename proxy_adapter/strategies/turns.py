@@ -13,6 +13,8 @@ from typing import Any
 from score_table.ledger import Picker
 from score_table.ledger.rules import TURNS, turn_of
 
+_LISTS_KEPT = 1024
+
 
 class Turns:
     """Cursors by kind of list, of random starts, so that workers do not move in step.
@@ -24,7 +26,8 @@ class Turns:
         start = rng.randrange(2**16)
         self._picker = picker
         self._by_slots = [start] * TURNS
-        self._by_lists = [start] * TURNS
+        self._start = start
+        self._by_lists: dict[tuple[Any, ...], int] = {}
         if picker is not None:
             for turn in range(TURNS):
                 picker.set_cursor(turn, start)
@@ -44,16 +47,17 @@ class Turns:
 
     def of_list(self, instances: Sequence[Any]) -> int:
         """The position to begin at in that list."""
-        return self._by_lists[_list_turn(instances)] % len(instances)
+        return self._by_lists.get(_kind_of(instances), self._start) % len(instances)
 
     def set_of_list(self, instances: Sequence[Any], position: int) -> None:
         """Go on from ``position`` with that list."""
-        self._by_lists[_list_turn(instances)] = position
+        if len(self._by_lists) >= _LISTS_KEPT:
+            self._by_lists.clear()
+        self._by_lists[_kind_of(instances)] = position
 
 
-def _list_turn(instances: Sequence[Any]) -> int:
+def _kind_of(instances: Sequence[Any]) -> tuple[Any, ...]:
     try:
-        ends = instances[0].instance_id, instances[-1].instance_id
-        return hash((len(instances), *ends)) % TURNS
+        return len(instances), str(instances[0].instance_id), str(instances[-1].instance_id)
     except Exception:  # objects that cannot tell an id rotate by the length of their list
-        return len(instances) % TURNS
+        return (len(instances),)

@@ -49,6 +49,7 @@ class PlainLedger:
         self._clock = clock or time.monotonic_ns
         self._hold_ns = hold_ns
         self._claim: Claim | None = None
+        self._directory: Directory | None = None
         self._pid = os.getpid()
         self._open: dict[Charge, None] = {}
         self._unguarded: dict[Charge, None] = {}  #: of these, those that end by time; the oldest first
@@ -95,6 +96,7 @@ class PlainLedger:
         def step() -> None:
             nonlocal done
             if directory.is_up_to_date():
+                self._directory = directory
                 change()
                 done = True
 
@@ -258,8 +260,13 @@ class PlainLedger:
         return seat.slot if here and self._rows is not None else None
 
     def _count(self, charge: Charge) -> None:
-        """Count ``charge`` where its seat says now."""
-        charge.slot, charge.home = self._slot_of(charge), None
+        """Count ``charge`` where its seat says now.
+
+        By an outdated slot map nothing is counted in a row: the slot may have another holder. The next slot map
+        moves it to the right one.
+        """
+        current = self._directory is not None and self._directory.is_up_to_date()
+        charge.slot, charge.home = self._slot_of(charge) if current else None, None
         if charge.slot is None:
             counting.price(charge, NOMINAL)
             charge.seat.units += charge.added

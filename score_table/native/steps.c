@@ -30,10 +30,12 @@ const count_rows *ledger_rows_of(const Ledger *ledger, const count_charge *charg
     return rows != NULL && charge->home == rows && count_is_mine(rows) ? rows : NULL;
 }
 
-/* Count the charge where its seat says now. */
+/* Count the charge where its seat says now. By an outdated slot map nothing is counted in a row: the slot may have
+ * another holder. The next slot map moves it to the right one. */
 static void count_at_seat(Ledger *ledger, count_charge *charge) {
     Seat *seat = charge->seat;
-    charge->slot = ledger_slot_for(ledger, charge);
+    int current = ledger->core != NULL && core_word(ledger->core, MEMBERSHIP_OFFSET) == ledger->membership;
+    charge->slot = current ? ledger_slot_for(ledger, charge) : -1;
     charge->home = NULL;
     if (charge->slot < 0) {
         seat->units += count_price(charge, &ledger->nominal);
