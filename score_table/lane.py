@@ -12,7 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from score_table.attachment import Attached, Attachment, Proposal
 from score_table.errors import TableError
@@ -30,6 +30,7 @@ logger = logging.getLogger("loadboard.score_table")
 #: Seconds for which a failed request keeps its price, so that fast failures attract nothing.
 HOLD_NS = 10_000_000_000
 _SECOND_NS = 1_000_000_000
+_PLACES_KEPT = 16384
 #: Slot maps read for one pick at most, where the slots change again and again.
 _TRIES = 3
 _NO_PRICES = Prices(0.0, 0.0, 0.0)
@@ -62,9 +63,8 @@ class Lane:
         self.ledger: Ledger = ledger_class(core)(clock, hold_ns)
         self._attachment = Attachment(self.location, core)
         self._seats: WeakValueDictionary[tuple[str, str | None, int | None], Seat] = WeakValueDictionary()
-        self._places: WeakKeyDictionary[Seat, str] = (
-            WeakKeyDictionary()
-        )  #: the URL of each, when it last had a slot
+        #: The URL of each seat when it last had a slot; also of seats that nobody needs any more, for a while.
+        self._places: dict[tuple[str, str | None, int | None], str] = {}
         self._changing = threading.RLock()  #: which table is in use; held for microseconds
         self._caring = threading.Lock()
         self._closed = False
@@ -226,8 +226,11 @@ class Lane:
             slot, prices, moved = directory.find(seat.key, seat.host, seat.port), _NO_PRICES, False
             if slot is not None:
                 holder = directory.holders[slot]
-                prices, moved = holder.prices, self._places.get(seat, holder.url) != holder.url
-                self._places[seat] = holder.url
+                where = (seat.key, seat.host, seat.port)
+                prices, moved = holder.prices, self._places.get(where, holder.url) != holder.url
+                if len(self._places) >= _PLACES_KEPT:
+                    self._places.clear()
+                self._places[where] = holder.url
             settled.append((seat, slot, prices.request, prices.prompt_token, prices.kv_token, moved))
         return settled
 
