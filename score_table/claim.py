@@ -44,8 +44,9 @@ _lock_fds: dict[int, tuple[tuple[int, int], object]] = {}
 _noting = threading.RLock()
 
 
-def close_inherited_locks() -> None:
+def _close_inherited_locks() -> None:
     """In a forked child: close the copies of the parent's lock descriptors. Closing drops no lock."""
+    _noting.release()
     for fd, (file, _) in tuple(_lock_fds.items()):
         with contextlib.suppress(OSError):
             if _file_of(fd) == file:
@@ -53,12 +54,9 @@ def close_inherited_locks() -> None:
     _lock_fds.clear()
 
 
-def _in_child() -> None:
-    _noting.release()
-    close_inherited_locks()
-
-
-os.register_at_fork(before=_noting.acquire, after_in_parent=_noting.release, after_in_child=_in_child)
+os.register_at_fork(
+    before=_noting.acquire, after_in_parent=_noting.release, after_in_child=_close_inherited_locks
+)
 
 
 def _file_of(fd: int) -> tuple[int, int]:
