@@ -6,25 +6,19 @@ import asyncio
 import logging
 import random
 
+from monitor.board import Board
 from monitor.clock import Clock
 from monitor.config import MonitorConfig
 from monitor.discovery import Source
 from monitor.discovery.static import StaticSource
-from monitor.estimate.means import Means
-from monitor.fleet import Fleet
-from monitor.membership import Membership
 from monitor.pollers import Pollers
-from monitor.reclaim import reclaim
-from monitor.scores import score_mode
 from monitor.sd_notify import Notifier
-from monitor.tick import Rules, Ticker
 from score_table.writer import TableWriter
 
 log = logging.getLogger("loadboard.monitor")
 
 _NS = 1_000_000_000
 
-RECLAIM_NS = _NS // 10
 CHORES_S = 1.0
 #: A tick that keeps failing is logged at its first failure and then this often.
 FAILURE_LOG_NS = 5 * _NS
@@ -55,43 +49,31 @@ class Service:
         #: Ticks so far that ended in an exception.
         self.failed_ticks = 0
         self._ready = False
-        self._fleet = Fleet(table.capacity, staleness_s=config.staleness, means=_means(config))
-        mode = score_mode(config)
-        self._ticker = Ticker(table, self._fleet, mode, _rules(config))
-        self._membership = Membership(table, self._fleet, mode)
+        self._board = Board(table, config)
         self._source: Source = StaticSource(config.instances)
         self._instances = self._source.current()
-        self._pollers = Pollers(config, self._fleet, clock, random.Random())
+        self._pollers = Pollers(config, self._board.fleet, clock, random.Random())
         self._lanes_wanted = table.lanes
         self._status = ""
-        self._next_reclaim = self._next_watchdog = self._next_failure_log = 0
+        self._next_watchdog = self._next_failure_log = 0
 
     async def start(self) -> None:
         """Take over the table, publish once, then begin to poll."""
-        changes = self._membership.adopt(self._instances, self._config, self._clock.mono_ns())
+        changes = self._board.start(self._instances, self._clock.mono_ns())
         self.tick()
         await self._pollers.follow(changes, self._config)
 
     async def configure(self, config: MonitorConfig) -> None:
         """Follow a new configuration. What can be wrong with it shows before anything has changed."""
-        mode, rules, means, source = (
-            score_mode(config),
-            _rules(config),
-            _means(config),
-            StaticSource(config.instances),
-        )
-        before, self._config = self._config, config
-        self._fleet.staleness_s = config.staleness
-        if _start_values(before) != _start_values(config):
-            self._fleet.means = means
-        self._ticker.configure(mode, rules)
-        self._membership.configure(mode)
+        source = StaticSource(config.instances)
+        self._board.configure(config)
+        self._config = config
         self._source = source
         await self._follow_source()
 
     async def _follow_source(self) -> None:
         self._instances = self._source.current()
-        changes = self._membership.apply(self._instances, self._config, self._clock.mono_ns())
+        changes = self._board.follow(self._instances, self._clock.mono_ns())
         await self._pollers.follow(changes, self._config)
 
     async def aclose(self) -> None:
@@ -112,10 +94,7 @@ class Service:
         """One tick. An exception is logged and counted; the heartbeat is only stored by one that succeeds."""
         mono_ns, boot_ns = self._clock.mono_ns(), self._clock.boot_ns()
         try:
-            if mono_ns >= self._next_reclaim:
-                self._next_reclaim = mono_ns + RECLAIM_NS
-                reclaim(self._table, self._fleet, mono_ns, boot_ns)
-            suspects = self._ticker.tick(mono_ns, boot_ns)
+            suspects = self._board.tick(mono_ns, boot_ns)
         except Exception:
             self.failed_ticks += 1
             if mono_ns >= self._next_failure_log:
@@ -125,10 +104,8 @@ class Service:
         if not self._ready:
             self._ready = True
             self._notifier.ready()
-        for slot in suspects:
-            book = self._fleet.books.get(slot)
-            if book is not None:
-                self._pollers.poll_now(book.key)
+        for key in suspects:
+            self._pollers.poll_now(key)
         watchdog_s = self._notifier.watchdog_interval
         if watchdog_s is not None and mono_ns >= self._next_watchdog:
             self._next_watchdog = mono_ns + round(watchdog_s * _NS)
@@ -152,7 +129,7 @@ class Service:
                 elif self._source.current() != self._instances:
                     await self._follow_source()
                 else:
-                    changes = self._membership.retry(self._config, self._clock.mono_ns())
+                    changes = self._board.retry(self._clock.mono_ns())
                     await self._pollers.follow(changes, self._config)
                 self._tell_status()
             except Exception:
@@ -177,7 +154,7 @@ class Service:
 
     def _tell_status(self) -> None:
         """A line for ``systemctl status``, when it is another one."""
-        states, waiting = self._fleet.states(), len(self._membership.waiting)
+        states, waiting = self._board.fleet.states(), len(self._board.waiting)
         total = sum(states.values()) + waiting
         parts = [f"{count} {health.value}" for health, count in states.items()]
         parts += [f"{waiting} not admitted"] if waiting else []
@@ -185,19 +162,3 @@ class Service:
         if status != self._status:
             self._status = status
             self._notifier.status(status)
-
-
-def _rules(config: MonitorConfig) -> Rules:
-    return Rules(
-        nominal_kv_capacity=config.token_aware.nominal_kv_capacity,
-        speed_dead_band=config.token_aware.speed_dead_band,
-        avoid_unknown=config.unknown == "avoid",
-    )
-
-
-def _start_values(config: MonitorConfig) -> tuple[float, float]:
-    return (config.token_aware.prompt_tokens, config.token_aware.generated_tokens)
-
-
-def _means(config: MonitorConfig) -> Means:
-    return Means(*_start_values(config))

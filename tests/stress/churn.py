@@ -13,13 +13,9 @@ import time
 from dataclasses import dataclass
 
 from monitor import membership
+from monitor.board import Board
 from monitor.config import InstanceConfig, MonitorConfig
 from monitor.discovery import Discovered
-from monitor.estimate.means import Means
-from monitor.fleet import Fleet
-from monitor.membership import Membership
-from monitor.scores import score_mode
-from monitor.tick import Rules, Ticker
 from score_table.reader import TableReader
 from score_table.writer import TableWriter
 from tests.stress.command_line import StormError
@@ -59,11 +55,7 @@ class Churn:
             table=table, instances=tuple(member.discovered.config for member in self.members)
         )
         self.writer = TableWriter.open(table, slots=SLOTS, lanes=8)
-        means = Means(220, 120)
-        self._fleet = Fleet(SLOTS, staleness_s=5.0, means=means)
-        mode = score_mode(self._config)
-        self._ticker = Ticker(self.writer, self._fleet, mode, Rules(400_000, 0.1, avoid_unknown=False))
-        self._membership = Membership(self.writer, self._fleet, mode)
+        self._board = Board(self.writer, self._config)
         self.reuses = self.reuses_after_open = 0
         self.away: list[Incarnation] = []
         #: Who holds, or last held, each slot; and the instances that never come back, the last few of them.
@@ -71,7 +63,7 @@ class Churn:
         self.ghosts: list[Incarnation] = []
         self._had_open: set[int] = set()
         self._been: set[Incarnation] = set()
-        self._membership.adopt([m.discovered for m in self.members], self._config, time.monotonic_ns())
+        self._board.start([m.discovered for m in self.members], time.monotonic_ns())
         self.tick()
         self._learn()
 
@@ -93,7 +85,7 @@ class Churn:
     def tick(self) -> None:
         """One tick, now."""
         now = time.monotonic_ns()
-        self._ticker.tick(now, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
+        self._board.tick(now, time.clock_gettime_ns(time.CLOCK_BOOTTIME))
 
     def remove(self) -> list[Incarnation]:
         """Some instances go, some for ever; returns who is to come next."""
@@ -128,7 +120,7 @@ class Churn:
             self._had_open.discard(slot)
 
     def _apply(self) -> None:
-        self._membership.apply([m.discovered for m in self.members], self._config, time.monotonic_ns())
+        self._board.follow([m.discovered for m in self.members], time.monotonic_ns())
         self.tick()
 
     def _learn(self) -> None:

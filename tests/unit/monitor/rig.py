@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from monitor.board import Board
 from monitor.config import InstanceConfig, MonitorConfig
 from monitor.discovery import Discovered
 from monitor.discovery.static import StaticSource
-from monitor.estimate.means import Means
-from monitor.fleet import Fleet
-from monitor.membership import Changes, Membership
+from monitor.membership import Changes
 from monitor.polling.failure import FailureKind
 from monitor.sample import Reading
-from monitor.scores import score_mode
-from monitor.tick import Rules, Ticker
 from score_table.records import Detail
 from tests.unit.monitor.fake_table import FakeTable
 
@@ -41,21 +38,10 @@ class Rig:
     ) -> None:
         self.table = table or FakeTable()
         self.now_ns = round(start_s * 1e9)
-        self.config = configured
-        options = configured.token_aware
-        self.fleet = Fleet(
-            self.table.capacity,
-            staleness_s=configured.staleness,
-            means=Means(options.prompt_tokens, options.generated_tokens),
-        )
-        mode = score_mode(configured)
-        rules = Rules(
-            options.nominal_kv_capacity, options.speed_dead_band, avoid_unknown=configured.unknown == "avoid"
-        )
-        self.membership = Membership(self.table, self.fleet, mode)
-        self.ticker = Ticker(self.table, self.fleet, mode, rules)
+        self.board = Board(self.table, configured)
+        self.fleet = self.board.fleet
         self.keys: dict[str, int] = {}
-        self.follow(self.membership.adopt(listed(configured), configured, self.now_ns))
+        self.follow(self.board.start(listed(configured), self.now_ns))
         self.tick(0.0)
 
     def follow(self, changes: Changes) -> Changes:
@@ -63,8 +49,8 @@ class Rig:
         return changes
 
     def apply(self, configured: MonitorConfig) -> Changes:
-        self.config = configured
-        return self.follow(self.membership.apply(listed(configured), configured, self.now_ns))
+        self.board.configure(configured)
+        return self.follow(self.board.follow(listed(configured), self.now_ns))
 
     def after(self, seconds: float) -> None:
         self.now_ns += round(seconds * 1e9)
@@ -72,7 +58,7 @@ class Rig:
     def tick(self, seconds: float = 0.02) -> list[int]:
         """A tick, ``seconds`` after now."""
         self.after(seconds)
-        return self.ticker.tick(self.now_ns, self.now_ns + BOOT_AHEAD_NS)
+        return self.board.ticker.tick(self.now_ns, self.now_ns + BOOT_AHEAD_NS)
 
     def sample(self, name: str, **reading: Any) -> None:
         """A poll of the instance answers now; ``load=5`` is short for five running and none waiting."""

@@ -248,7 +248,7 @@ def test_an_instance_without_a_slot_is_refused_clearly_and_waits(caplog: pytest.
         changes = rig.apply(config(*names, "late"))
         rig.apply(config(*names, "late"))
     assert changes.started == []
-    assert list(rig.membership.waiting) == ["late"]
+    assert list(rig.board.waiting) == ["late"]
     assert len(caplog.records) == 1
     assert "late: not admitted" in caplog.text
     assert "all 16 slots" in caplog.text
@@ -259,11 +259,11 @@ def test_a_waiting_instance_is_admitted_as_soon_as_a_slot_is_free() -> None:
     wanted = config(*names[1:], "late")
     rig.apply(config(*names, "late"))
     rig.apply(wanted)
-    assert "late" in rig.membership.waiting
+    assert "late" in rig.board.waiting
     rig.after(GRACE_S)
-    changes = rig.follow(rig.membership.retry(wanted, rig.now_ns))
+    changes = rig.follow(rig.board.retry(rig.now_ns))
     assert [instance.id for _, instance in changes.started] == ["late"]
-    assert rig.membership.waiting == {}
+    assert rig.board.waiting == {}
     assert rig.slot("late") == 0
 
 

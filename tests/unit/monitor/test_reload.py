@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from monitor import pollers
-from monitor import service as service_module
+from monitor import board as board_module
 from monitor.clock import SystemClock
 from monitor.config import ConfigError, MonitorConfig, options
 from monitor.config.problems import Problem
@@ -151,7 +151,7 @@ class Watched:
         patch.setattr(pollers, "Poller", _Polls)
         self._note(pollers, "Schedule", lambda interval, jitter, _: {"interval": interval, "jitter": jitter})
         self._note(pollers, "Fetcher", lambda most: {"max_body_bytes": most})
-        self._note(service_module, "Ticker", lambda *args: {"mode": args[2], "rules": args[3]})
+        self._note(board_module, "Ticker", lambda *args: {"mode": args[2], "rules": args[3]})
         configure = Ticker.configure
 
         def configured(ticker: Ticker, mode: ScoreMode, rules: Rules) -> None:

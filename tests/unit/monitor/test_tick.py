@@ -224,7 +224,7 @@ def test_a_suspended_host_ages_its_samples() -> None:
     rig.sample("a", load=1)
     rig.tick()
     # CLOCK_MONOTONIC stands still over an hour's sleep, CLOCK_BOOTTIME does not.
-    rig.ticker.tick(rig.now_ns + 1, rig.now_ns + BOOT_AHEAD_NS + 3600 * 10**9)
+    rig.board.ticker.tick(rig.now_ns + 1, rig.now_ns + BOOT_AHEAD_NS + 3600 * 10**9)
     assert rig.detail("a").state == "stale"
 
 
@@ -494,7 +494,7 @@ def test_whatever_is_polled_the_table_is_exact_and_grows_with_each_own_request(
         rig.fleet.changed.add(slot)
         rig.tick(0.0)
         assert rig.detail("a").score > before
-    assert rig.ticker.unsound == 0
+    assert rig.board.ticker.unsound == 0
 
 
 class _Unsound(TokenAware):
@@ -508,7 +508,7 @@ def test_a_score_that_is_not_finite_becomes_the_request_count_and_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig(config("a", "b"))
-    rig.ticker.configure(_Unsound(kv_weight=0.0), Rules())
+    rig.board.ticker.configure(_Unsound(kv_weight=0.0), Rules())
     rig.sample("a", load=9)
     rig.sample("b", load=9)
     rig.table.dispatch(rig.slot("a"), 3)
@@ -517,7 +517,7 @@ def test_a_score_that_is_not_finite_becomes_the_request_count_and_is_told(
         rig.tick()
     assert rig.live("a") == pytest.approx(4.0)
     assert rig.live("b") == pytest.approx(10.0)
-    assert rig.ticker.unsound == 2
+    assert rig.board.ticker.unsound == 2
     assert [record.message.split(":")[0] for record in caplog.records] == ["slot 0 has the score nan"]
 
 
