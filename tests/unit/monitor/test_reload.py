@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from monitor import pollers
 from monitor import board as board_module
+from monitor import pollers
 from monitor.clock import SystemClock
 from monitor.config import ConfigError, MonitorConfig, options
 from monitor.config.problems import Problem
