@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from loadboard.exits import FAILED, INTERRUPTED, OK
 
 #: In the order of the help text; each is the module of that name.
-COMMANDS = ("run", "proxy", "demo", "dump", "check", "doctor", "remove")
+COMMANDS = ("run", "proxy", "demo", "dump", "why", "check", "doctor", "remove")
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:

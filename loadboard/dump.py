@@ -10,13 +10,10 @@ from typing import Any
 
 from loadboard import wording
 from loadboard.exits import OK, USAGE
-from loadboard.tables import DIRECTORY, add_table_option, tables_in
+from loadboard.tables import add_table_option, explain_absence
 from score_table.errors import TableAbsent, TableError
 from score_table.location import default_table
 from score_table.reader import InstanceFacts, TableReader, TableSnapshot
-
-# With usual ids the text fits this; the gaps between the columns become smaller for it.
-_WIDTH = 100
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -35,8 +32,7 @@ def run(args: argparse.Namespace) -> int:
         with TableReader.open(args.table or default_table()) as reader:
             snapshot = reader.snapshot()
     except TableAbsent as error:
-        there = ", ".join(tables_in()) or "none"
-        print(f"{error}\ntables in {DIRECTORY}: {there}", file=sys.stderr)
+        print(explain_absence(error), file=sys.stderr)
         return error.exit_status
     except TableError as error:
         print(error, file=sys.stderr)
@@ -68,7 +64,7 @@ def as_text(snapshot: TableSnapshot) -> list[str]:
         f"{snapshot.capacity})  lanes {snapshot.lanes_in_use} of {snapshot.lane_capacity}",
         *([wording.SILENT] if silent else []),
         "",
-        *_columns([*_HEADINGS, *(_row(instance, silent) for instance in snapshot.instances)]),
+        *wording.columns([*_HEADINGS, *(_row(each, silent) for each in snapshot.instances)], _TEXTS),
     ]
     for instance in snapshot.instances:
         if instance.reason:
@@ -121,18 +117,6 @@ def _row(instance: InstanceFacts, silent: bool) -> tuple[str, ...]:
         wording.seconds(instance.age_s, 1),
         str(instance.dispatched),
     )
-
-
-def _columns(rows: list[tuple[str, ...]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _WIDTH else " "
-    return [
-        gap.join(
-            cell.ljust(width) if column < _TEXTS else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
 
 
 def _count(number: int, what: str) -> str:

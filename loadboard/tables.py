@@ -7,6 +7,7 @@ import os
 import stat
 from pathlib import Path
 
+from score_table.errors import TableAbsent
 from score_table.layout import MAGIC
 from score_table.location import Location
 
@@ -38,6 +39,11 @@ def _is_table(path: Path) -> bool:
         return False
     finally:
         os.close(fd)
+
+
+def explain_absence(error: TableAbsent) -> str:
+    """The error, and which tables there are instead."""
+    return f"{error}\ntables in {DIRECTORY}: {', '.join(tables_in()) or 'none'}"
 
 
 def add_table_option(parser: argparse.ArgumentParser) -> None:

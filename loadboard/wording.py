@@ -1,6 +1,11 @@
-"""How what a table says is put for people: the same words in ``loadboard dump`` and in the demo's view."""
+"""How what a table says is put for people: the same words in ``loadboard dump`` and ``why`` and in the demo's view."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+#: With usual ids a table of texts fits this; the gaps between its columns become smaller for it.
+_WIDTH = 100
 
 #: Shown for everything that is not known; a 0 is a known 0.
 UNKNOWN = "-"
@@ -35,6 +40,19 @@ def state(state: str, mark: str, *, estimated: bool, silent: bool) -> str:
     elif estimated and state == "up":
         words.append("estimated")
     return ", ".join(words)
+
+
+def columns(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
+    """The rows as lines, each column as wide as its widest cell; the first ``texts`` begin at the left."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= _WIDTH else " "
+    return [
+        gap.join(
+            cell.ljust(width) if column < texts else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
 
 
 def decimal(value: float | None, digits: int) -> str:

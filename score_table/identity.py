@@ -12,10 +12,12 @@ from urllib.parse import urlsplit
 
 from score_table.layout import (
     DISPATCH_LIMIT,
+    HOT_LINE,
     IDENTITY_BLOCK,
     IDENTITY_SIZE,
     PROMPT_TOKENS_LIMIT,
     UNUSED_FLOOR,
+    Reason,
     packing,
 )
 from score_table.segment import Segment
@@ -25,8 +27,9 @@ URL_LIMIT = 300
 TAGS_LIMIT = 350
 
 _BODY = IDENTITY_BLOCK["id_length"].offset
-_END = IDENTITY_BLOCK["tags"].offset + IDENTITY_BLOCK["tags"].size
+_END = IDENTITY_BLOCK["before_unmatched"].offset + IDENTITY_BLOCK["before_unmatched"].size
 _PACK = packing(IDENTITY_BLOCK, first="id_length")
+_MEMBERSHIP = HOT_LINE["membership"].offset // 8
 
 
 @dataclass(frozen=True)
@@ -67,6 +70,9 @@ class Identity:
     generation: int
     prices: Prices
     tags: Mapping[str, str] = field(default_factory=dict)
+    #: What all lanes had counted at the slot by :class:`Reason`, the dispatches of all reasons first, when it
+    #: was assigned; set by the writer.
+    before: tuple[int, ...] = field(default=(0,) * len(Reason), compare=False)
 
     def encoded(self) -> bytes:
         """The block's 1024 bytes. ``ValueError`` naming what is too long."""
@@ -94,6 +100,7 @@ class Identity:
             parts["id"],
             parts["url"],
             parts["tags"],
+            *self.before,
         )
         block = struct.pack("<I", zlib.crc32(body)) + body
         return block.ljust(IDENTITY_SIZE, b"\0")
@@ -106,7 +113,7 @@ class Identity:
         id_length, url_length, tags_length, generation, *rest = _PACK.unpack_from(block, _BODY)
         if generation == 0 or id_length > ID_LIMIT or url_length > URL_LIMIT or tags_length > TAGS_LIMIT:
             return None
-        request, prompt_token, kv_token, raw_id, raw_url, raw_tags = rest
+        request, prompt_token, kv_token, raw_id, raw_url, raw_tags, *before = rest
         try:
             tags = json.loads(raw_tags[:tags_length].decode())
             prices = Prices(request, prompt_token, kv_token).bounded()
@@ -120,6 +127,7 @@ class Identity:
             generation,
             prices,
             {str(key): str(value) for key, value in tags.items()},
+            tuple(before),
         )
 
 
@@ -167,7 +175,7 @@ class Directory:
 
     def is_up_to_date(self) -> bool:
         """Whether no slot has been assigned or released since; else it may name slots that have other holders."""
-        return self._segment.read("membership") == self.membership
+        return self._segment.unsigned64[_MEMBERSHIP] == self.membership  # in every pick: without a call
 
     def find(self, instance_id: object, host: object, port: object) -> int | None:
         """The slot of that id, else of the unique holder of that address; ``None`` if neither is there."""

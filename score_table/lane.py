@@ -11,19 +11,17 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 from score_table.attachment import Attached, Attachment, Proposal
 from score_table.errors import TableError
 from score_table.expected import expected_ns
 from score_table.identity import Directory, Prices
-from score_table.layout import State
 from score_table.ledger import Ledger, Seat, ledger_class
 from score_table.ledger.rules import Settled
 from score_table.location import Location
+from score_table.mode import Mode, mode_of
 from score_table.pick import PickCore, core_class
-from score_table.pick.rules import fade_of
 
 logger = logging.getLogger("loadboard.score_table")
 
@@ -34,13 +32,6 @@ _PLACES_KEPT = 16384
 #: Slot maps read for one pick at most, where the slots change again and again.
 _TRIES = 3
 _NO_PRICES = Prices(0.0, 0.0, 0.0)
-
-
-class Mode(NamedTuple):
-    """How far the table can be believed now: ``degraded`` names the mode, "" is none."""
-
-    degraded: str
-    fade: int  #: < 0: read ``base``; else ``rest`` shifted by this
 
 
 class Lane:
@@ -97,14 +88,7 @@ class Lane:
 
     def mode(self, attached: Attached) -> Mode:
         """Whether the monitor is alive, by its heartbeat; else how old its last word is."""
-        segment = attached.segment
-        silence = self._clock() - segment.read("heartbeat")
-        limit = segment.max_heartbeat_age_ns
-        if segment.state == State.READY and -limit <= silence <= limit:
-            return Mode("", -1)
-        if segment.state == State.INIT:
-            return Mode("round_robin", 0)
-        return Mode("outstanding", fade_of(silence))
+        return mode_of(attached.segment, self._clock())
 
     def seat(self, key: str, host: str | None, port: int | None) -> Seat:
         """The seat of that instance: where this process counts at it, in this table and the next ones."""

@@ -88,7 +88,10 @@ class State(IntEnum):
 
 
 class Natural(IntEnum):
-    """The natural-unit rows of a lane. The first four are levels, the others totals that only grow."""
+    """The natural-unit rows of a lane. The first four are levels, the others totals that only grow.
+
+    The rows from ``BY_OUTSTANDING`` on split ``DISPATCHED`` by :class:`Reason`; no tick reads them.
+    """
 
     OUTSTANDING = 0
     PROMPT_TOKENS = 1
@@ -97,9 +100,30 @@ class Natural(IntEnum):
     DISPATCHED = 4
     ENDED = 5
     SUSPECTS = 6
+    BY_OUTSTANDING = 7
+    BY_MARKED = 8
+    BY_ROUND_ROBIN = 9
+    BY_UNMATCHED = 10
+
+
+class Reason(IntEnum):
+    """By what a pick was decided. Every dispatch counts under one: where several hold, the last of them."""
+
+    SCORE = 0  #: the live scores of a table that its monitor keeps up to date
+    OUTSTANDING = 1  #: the monitor is silent: the lanes and the fading ``rest``
+    MARKED = 2  #: all candidates are marked: the mildest mark, then the score
+    ROUND_ROBIN = 3  #: in turn, or by what the objects themselves say; the table was not asked
+    UNMATCHED = 4  #: some candidate has no slot, and was compared by what its worker has open there
+
+    @property
+    def row(self) -> Natural:
+        """Where it is counted; ``SCORE`` is what is left of ``DISPATCHED``, and has no row."""
+        return Natural(Natural.SUSPECTS + self) if self else Natural.DISPATCHED
 
 
 NATURAL_LEVELS = 4
+#: Rows that the monitor reads on every tick.
+NATURAL_TICK = 7
 
 assert Mark.UNUSED.cell - MARK_BAND // 2 == UNUSED_FLOOR
 # The largest possible column: an unused slot with the highest marked score and all lanes at their stop.
@@ -168,7 +192,7 @@ IDENTITY_PART = _placed(
     ("matrix_offset", "Q", "creator", "first byte of the matrix"),
     ("matrix_stride", "Q", "creator", "bytes from row to row"),
     ("naturals_offset", "Q", "creator", "first byte of the natural-unit rows"),
-    ("naturals_stride", "Q", "creator", "bytes from row to row; 7 rows per lane"),
+    ("naturals_stride", "Q", "creator", "bytes from row to row; 11 rows per lane"),
     ("lane_blocks_offset", "Q", "creator", "first lane block"),
     ("lane_block_size", "Q", "creator", "256"),
     ("identities_offset", "Q", "creator", "first identity block"),
@@ -229,6 +253,11 @@ IDENTITY_BLOCK = _placed(
     ("id", "192s", "monitor", "instance id, UTF-8"),
     ("url", "304s", "monitor", "base URL, UTF-8"),
     ("tags", "360s", "monitor", "tags, a JSON object of strings"),
+    ("before_dispatched", "Q", "monitor", "what row 4 of all lanes said when the slot was assigned"),
+    ("before_outstanding", "Q", "monitor", "row 7 likewise"),
+    ("before_marked", "Q", "monitor", "row 8 likewise"),
+    ("before_round_robin", "Q", "monitor", "row 9 likewise"),
+    ("before_unmatched", "Q", "monitor", "row 10 likewise"),
 )
 
 DETAIL_RECORD = _placed(

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from score_table.decisions import counted, decisions
+from score_table.explain import explain
+from score_table.explanation import Candidate, Explanation
 from score_table.identity import Identity, read_identity
-from score_table.layout import LANE_BLOCK, LAYOUT_MAJOR, LAYOUT_MINOR, MARK_FLOOR, UNITS, Mark, Natural, State
+from score_table.layout import LANE_BLOCK, LAYOUT_MAJOR, LAYOUT_MINOR, MARK_FLOOR, UNITS, Mark, Natural
 from score_table.location import Location
+from score_table.mode import mode_of
 from score_table.pick.plain import PlainCore
-from score_table.pick.rules import band_of, fade_of
+from score_table.pick.rules import band_of
 from score_table.records import SAMPLE_FIELDS, Detail, read_detail
 from score_table.segment import Segment
 
@@ -47,6 +51,7 @@ class InstanceFacts:
     outstanding: int
     held: int
     dispatched: int
+    decisions: Mapping[str, int]  #: requests sent there, by what that was decided
     ended: int
     score: float | None
     age_s: float | None
@@ -119,12 +124,8 @@ class TableReader:
         segment = self._segment
         heartbeat = segment.read("heartbeat")
         silence = now - heartbeat
-        degraded: str | None = None
-        if segment.state == State.INIT or segment.n == 0:
-            degraded = "round_robin"
-        elif segment.state != State.READY or abs(silence) > segment.max_heartbeat_age_ns:
-            degraded = "outstanding"
-        fade = -1 if degraded is None else fade_of(silence)
+        mode = mode_of(segment, now)
+        degraded = ("round_robin" if segment.n == 0 else mode.degraded) or None
         lanes = self._lanes()
         return TableSnapshot(
             table=self._location.text,
@@ -140,8 +141,42 @@ class TableReader:
             lane_capacity=segment.geometry.lanes,
             lanes_wanted=segment.read("lanes_wanted"),
             lanes=tuple(lanes),
-            instances=tuple(self._instances(fade, boot)),
+            instances=tuple(self._instances(mode.fade, boot)),
         )
+
+    def explain(
+        self,
+        ids: Sequence[str] | None = None,
+        *,
+        cursor: int | None = None,
+        now_ns: int | None = None,
+        boot_ns: int | None = None,
+        open_units: Mapping[str, int] | None = None,
+        private: Sequence[int] | None = None,
+    ) -> Explanation:
+        """Why a pick of ``least_load`` among the instances of ``ids`` (default: all) falls as it does.
+
+        ``cursor``, ``private`` and the clocks as for :func:`score_table.explain.explain`. ``open_units``, by id: what
+        the asking worker has open (1024 are one request) at those that are not in the table; default 0.
+        """
+        self._follow()
+        candidates = None
+        if ids is not None:
+            slots = {identity.id: slot for slot, identity in self._holders()}
+            candidates = [Candidate(name, slots.get(name), (open_units or {}).get(name, 0)) for name in ids]
+        return explain(
+            self._segment,
+            candidates,
+            now_ns=time.monotonic_ns() if now_ns is None else now_ns,
+            boot_ns=time.clock_gettime_ns(time.CLOCK_BOOTTIME) if boot_ns is None else boot_ns,
+            cursor=cursor,
+            private=private,
+        )
+
+    def heartbeat_ns(self) -> int:
+        """CLOCK_MONOTONIC ns of the monitor's last tick; 0 before the first."""
+        self._follow()
+        return self._segment.read("heartbeat")
 
     def _follow(self) -> None:
         if not self._segment.is_current():
@@ -187,10 +222,7 @@ class TableReader:
             if detail is None or detail.generation != identity.generation:
                 detail = Detail(generation=identity.generation)
             live = core.live([slot], fade, None)[0]
-            levels = {
-                kind: sum(segment.natural(lane, kind)[slot] for lane in range(segment.lanes_hi))
-                for kind in (Natural.OUTSTANDING, Natural.HELD)
-            }
+            counts = counted(segment, slot)
             sample: dict[str, Any] = {
                 name: getattr(detail, name) for name in SAMPLE_FIELDS if name not in ("kv_capacity", "slots")
             }
@@ -206,9 +238,10 @@ class TableReader:
                     mark=Mark(mark).name.lower() if 0 < mark < Mark.UNUSED else "",
                     reason=detail.reason,
                     engine=detail.engine,
-                    outstanding=levels[Natural.OUTSTANDING],
-                    held=levels[Natural.HELD],
+                    outstanding=counts[Natural.OUTSTANDING],
+                    held=counts[Natural.HELD],
                     dispatched=detail.dispatched,
+                    decisions=decisions(counts, identity.before),
                     ended=detail.ended,
                     score=live / UNITS if live < MARK_FLOOR else None,
                     age_s=(boot - detail.sample_boot_ns) / 1e9 if detail.sample_boot_ns else None,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import Any
+from operator import attrgetter
+from typing import Any, NamedTuple
 
 from score_table.layout import DETAIL_RECORD, packing
 from score_table.segment import Segment
@@ -25,6 +25,8 @@ SAMPLE_FIELDS = (
 )
 SCORE_PARTS = ("own", "others", "requests", "pending", "kv_demand", "speed", "score")
 
+_SAMPLE, _PARTS = attrgetter(*SAMPLE_FIELDS), attrgetter(*SCORE_PARTS)
+_VALID = tuple(1 << bit for bit in range(len(SAMPLE_FIELDS)))
 _ESTIMATED = 1
 _CRC = DETAIL_RECORD["crc"].offset
 _BODY = DETAIL_RECORD["state"].offset
@@ -35,8 +37,7 @@ _ENGINE_LIMIT = DETAIL_RECORD["engine"].size
 _TRIES = 8
 
 
-@dataclass(frozen=True)
-class Detail:
+class Detail(NamedTuple):
     """One slot's record; ``None`` in a sample field is *unknown*. Score parts are in requests and tokens."""
 
     generation: int = 0
@@ -70,8 +71,11 @@ class Detail:
 
     def encoded(self) -> bytes:
         """Checksum and body, without the sequence word."""
-        known = [getattr(self, name) for name in SAMPLE_FIELDS]
-        valid = sum(1 << bit for bit, value in enumerate(known) if value is not None)
+        known = _SAMPLE(self)
+        valid = 0
+        for bit, value in zip(_VALID, known, strict=True):
+            if value is not None:
+                valid |= bit
         body = _PACK.pack(
             STATES.index(self.state),
             _ESTIMATED if self.estimated else 0,
@@ -82,8 +86,8 @@ class Detail:
             self.failures,
             self.dispatched,
             self.ended,
-            *(0.0 if value is None else value for value in known),
-            *(getattr(self, name) for name in SCORE_PARTS),
+            *[0.0 if value is None else value for value in known],
+            *_PARTS(self),
             self.engine.encode()[:_ENGINE_LIMIT],
             self.reason.encode()[:_REASON_LIMIT],
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import os
 import secrets
 import struct
@@ -54,14 +55,25 @@ class Segment:
         self.writable = writable
         facts = os.fstat(fd)
         self.inode = (facts.st_dev, facts.st_ino)
-        self.data = map_file(fd, geometry.total_size, writable=writable)
+        self._view(map_file(fd, geometry.total_size, writable=writable))
+        self.epoch = self.read("epoch", IDENTITY_PART)
+        self.max_heartbeat_age_ns = self.read("max_heartbeat_age", IDENTITY_PART)
+        self.boot_id = bytes(self.data[IDENTITY_PART["boot_id"].offset :][:16])
+
+    def _view(self, data: memoryview) -> None:
+        self.data = data
         self.signed32 = self.data.cast("i")
         self.unsigned32 = self.data.cast("I")
         self.signed64 = self.data.cast("q")
         self.unsigned64 = self.data.cast("Q")
-        self.epoch = self.read("epoch", IDENTITY_PART)
-        self.max_heartbeat_age_ns = self.read("max_heartbeat_age", IDENTITY_PART)
-        self.boot_id = bytes(self.data[IDENTITY_PART["boot_id"].offset :][:16])
+
+    def copied(self) -> Segment:
+        """This moment of the table in memory of this process, where nothing moves. Not to be written, and not for
+        a core in C."""
+        moment = copy.copy(self)
+        moment.writable = False
+        moment._view(memoryview(self.data.tobytes()))
+        return moment
 
     # -- words --------------------------------------------------------------------------------------------
 

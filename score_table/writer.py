@@ -6,12 +6,13 @@ import contextlib
 import grp
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from score_table import monitor_lock
+from score_table.decisions import counted, totals
 from score_table.errors import TableCreateFailed, TableError
 from score_table.identity import Identity, read_identity
 from score_table.layout import (
@@ -20,6 +21,7 @@ from score_table.layout import (
     LANE_LOCKS,
     MAX_LANES,
     NATURAL_LEVELS,
+    NATURAL_TICK,
     UNUSED_FLOOR,
     Geometry,
     Mark,
@@ -208,7 +210,12 @@ class TableWriter:
         """
         if not 0 <= slot < self.capacity:
             raise IndexError(f"slot {slot} is outside of the table's {self.capacity} slots")
-        encoded = identity.encoded()
+        former = read_identity(self._segment, slot)
+        if former is None or former.generation != identity.generation:
+            before = totals(counted(self._segment, slot))
+        else:
+            before = former.before
+        encoded = replace(identity, before=before).encoded()
         start = self._segment.geometry.identity_offset(slot)
         self._segment.data[start : start + IDENTITY_SIZE] = encoded
         if slot >= self.n:
@@ -234,8 +241,8 @@ class TableWriter:
         hi, n = self._segment.lanes_hi, self.n
         cells = np.zeros(self.capacity, dtype=np.int64)
         cells[:n] = self._rows[2 : 2 + hi, :n].sum(axis=0, dtype=np.int64)
-        sums = np.zeros((len(Natural), self.capacity), dtype=np.int64)
-        read = self._naturals[:hi, :, :n].copy()
+        sums = np.zeros((NATURAL_TICK, self.capacity), dtype=np.int64)
+        read = self._naturals[:hi, :NATURAL_TICK, :n].copy()
         sums[:, :n] = read.sum(axis=0)
         outstanding, prompt_tokens, kv_tokens, held, dispatched, ended, suspects = sums
         return Naturals(outstanding, prompt_tokens, kv_tokens, held, dispatched, ended, suspects, cells)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from score_table.identity import Prices
+from score_table.layout import Reason
 
 
 class Phase(IntEnum):
@@ -74,12 +75,16 @@ class Charge:
         "phase",
         "prefill_ends",
         "prompt_tokens",
+        "reason",
         "seat",
         "slot",
     )
 
-    def __init__(self, seat: PlainSeat, prompt_tokens: int, prefill_ends: int) -> None:
+    def __init__(
+        self, seat: PlainSeat, prompt_tokens: int, prefill_ends: int, reason: Reason = Reason.SCORE
+    ) -> None:
         self.seat = seat
+        self.reason = reason  #: by what it was decided to send it there
         self.incarnation = seat.incarnation
         self.prompt_tokens = prompt_tokens
         self.prefill_ends = (

@@ -25,7 +25,7 @@ def price(charge: Charge, prices: Prices, room: int = 2**31 - 1) -> None:
 def add(rows: Claim, charge: Charge, slot: int) -> None:
     """Count ``charge`` at ``slot``, all of what its phase asks for; remembers what was really added.
 
-    Cells first, natural units second. The total of dispatches counts a charge once, however often it moves.
+    Cells first, natural units second. The totals of dispatches count a charge once, however often it moves.
     """
     room = max(0, rows.cell_limit - rows.cells[slot])
     price(charge, charge.seat.prices, room)
@@ -41,6 +41,8 @@ def add(rows: Claim, charge: Charge, slot: int) -> None:
     if not charge.dispatched:
         charge.dispatched = True
         _raise(rows, Natural.DISPATCHED, slot, 1)
+        if charge.reason:
+            _raise(rows, charge.reason.row, slot, 1)
 
 
 def end_prefill(rows: Claim, charge: Charge, slot: int) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from score_table.claim import Claim
 from score_table.identity import Directory
+from score_table.layout import Reason
 from score_table.ledger import counting
 from score_table.ledger.charge import Charge, Phase, PlainSeat
 from score_table.ledger.guard import PlainGuard
@@ -121,17 +122,22 @@ class PlainLedger:
         self._do(change)
 
     def dispatch(
-        self, instance: Picked, seat: Any, prompt_tokens: Any, first_token_visible: bool
+        self,
+        instance: Picked,
+        seat: Any,
+        prompt_tokens: Any,
+        first_token_visible: bool,
+        reason: int = 0,
     ) -> PlainGuard[Picked]:
-        charge = self._charge(seat, prompt_tokens, bool(first_token_visible), self._clock())
+        charge = self._charge(seat, prompt_tokens, bool(first_token_visible), reason, self._clock())
         guard = PlainGuard(instance, self, charge)  # before it counts, so that nothing counted is ever lost
         self._post(self._apply_open, charge)
         return guard
 
-    def hold(self, seat: Any) -> None:
+    def hold(self, seat: Any, reason: int = 0) -> None:
         now = self._clock()
         seat.selected = True
-        charge = self._charge(seat, None, False, now)
+        charge = self._charge(seat, None, False, reason, now)
         self._post(self._apply_open, charge)
         self._post_at(now + seat.hold_ns, self._apply_close, charge)
         self._post(self._apply_unguarded, charge)
@@ -239,13 +245,16 @@ class PlainLedger:
 
     # -- changes; only ever run one at a time -------------------------------------------------------------
 
-    def _charge(self, seat: PlainSeat, prompt_tokens: Any, first_token_visible: bool, now: int) -> Charge:
+    def _charge(
+        self, seat: PlainSeat, prompt_tokens: Any, first_token_visible: bool, reason: int, now: int
+    ) -> Charge:
         tokens = tokens_of(prompt_tokens)
         if tokens is None:
             tokens = int(self.mean_prompt_tokens)
         else:
             self.mean_prompt_tokens += (tokens - self.mean_prompt_tokens) * MEAN_WEIGHT
-        return Charge(seat, tokens, 0 if first_token_visible else now + tokens * 10**9 // PREFILL_RATE)
+        prefill_ends = 0 if first_token_visible else now + tokens * 10**9 // PREFILL_RATE
+        return Charge(seat, tokens, prefill_ends, Reason(reason))
 
     def _settle(self, settled: Iterable[Any]) -> None:
         self.version = next(_versions)

@@ -175,16 +175,16 @@ class Ledger(Protocol):
         """Nothing open counts any more, and there are no rows. ``forked``: in a child, where locks are void too."""
 
     def dispatch(
-        self, instance: Picked, seat: Seat, prompt_tokens: Any, first_token_visible: bool, /
+        self, instance: Picked, seat: Seat, prompt_tokens: Any, first_token_visible: bool, reason: int = 0, /
     ) -> Guard[Picked]:
-        """Count one request at ``seat``.
+        """Count one request at ``seat``, chosen for ``reason`` (:class:`score_table.layout.Reason`).
 
         ``prompt_tokens`` ``None``, or what is no finite number, means the running mean; out of range is cut to
         0..2^18. Without ``first_token_visible`` the prefill part goes after the time a prefill of that length
         takes.
         """
 
-    def hold(self, seat: Seat, /) -> None:
+    def hold(self, seat: Seat, reason: int = 0, /) -> None:
         """Count one request that nobody will end; it ends after ``seat.hold_ns``."""
 
     def picker(self, seat_of: Callable[[Any], Seat]) -> Picker | None:

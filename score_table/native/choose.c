@@ -243,9 +243,9 @@ int picker_count(Picker *picker, question *asked, Guard *guard, int32_t tokens, 
             Py_INCREF(chosen);
             *instance = chosen;
             if (guard != NULL) {
-                ledger_open(ledger, guard, chosen, seat, tokens, visible, asked->now);
+                ledger_open(ledger, guard, chosen, seat, tokens, visible, 0, asked->now);
             } else {
-                oldest = ledger_hold(ledger, charge, seat, asked->now);
+                oldest = ledger_hold(ledger, charge, seat, 0, asked->now);
             }
             count_bump(ledger_rows(ledger), PICKS_WORD);
             picker->picks += 1;

@@ -82,6 +82,9 @@ void count_add(const count_rows *rows, count_charge *charge, const count_prices 
     if (!charge->dispatched) {
         charge->dispatched = 1;
         raise_natural(rows, DISPATCHED, slot, 1);
+        if (charge->reason != 0) {
+            raise_natural(rows, BY_OUTSTANDING + charge->reason - 1, slot, 1);
+        }
     }
     charge->home = rows;
 }

@@ -19,8 +19,15 @@
 #define DISPATCHED 4
 #define ENDED 5
 #define SUSPECTS 6
-#define NATURALS 7
+#define BY_OUTSTANDING 7 /* of the dispatches, those decided by reason 1, and so on */
+#define BY_MARKED 8
+#define BY_ROUND_ROBIN 9
+#define BY_UNMATCHED 10
+#define NATURALS 11
 #define NATURAL_LEVELS 4
+
+/* Reasons of a pick; 0 is the score. */
+#define REASONS 5
 
 /* Lane block, 64-bit words. */
 #define TOKEN_WORD 0

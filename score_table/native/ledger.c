@@ -301,14 +301,28 @@ static PyObject *ledger_void(PyObject *self, PyObject *forked) {
     Py_RETURN_NONE;
 }
 
-/* dispatch(instance, seat, prompt_tokens, first_token_visible) -> Guard */
+/* The reason of a pick as an optional argument gives it. -1 with an exception set. */
+static int reason_argument(PyObject *const *args, Py_ssize_t nargs, Py_ssize_t at) {
+    long reason = nargs <= at ? 0 : PyLong_AsLong(args[at]);
+    if (reason >= 0 && reason < REASONS) {
+        return (int)reason;
+    }
+    if (!PyErr_Occurred()) {
+        PyErr_Format(PyExc_ValueError, "reason %ld is not from 0 to %d", reason, REASONS - 1);
+    }
+    return -1;
+}
+
+/* dispatch(instance, seat, prompt_tokens, first_token_visible, reason=0) -> Guard */
 static PyObject *ledger_dispatch(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Ledger *ledger = (Ledger *)self;
-    if (nargs != 4 || Py_TYPE(args[1]) != ledger->seat_type) {
-        PyErr_SetString(PyExc_TypeError, "dispatch takes an instance, its seat, prompt_tokens and first_token_visible");
+    if (nargs < 4 || nargs > 5 || Py_TYPE(args[1]) != ledger->seat_type) {
+        PyErr_SetString(PyExc_TypeError,
+                        "dispatch takes an instance, its seat, prompt_tokens, first_token_visible and a reason");
         return NULL;
     }
-    int visible = PyObject_IsTrue(args[3]);
+    int reason = reason_argument(args, nargs, 4);
+    int visible = reason < 0 ? -1 : PyObject_IsTrue(args[3]);
     int32_t tokens = visible < 0 ? -2 : prompt_tokens_of(args[2]);
     int64_t now = tokens < -1 ? -1 : ledger_now(ledger, 1);
     Guard *guard = now < 0 ? NULL : ledger_new_guard(ledger);
@@ -316,25 +330,26 @@ static PyObject *ledger_dispatch(PyObject *self, PyObject *const *args, Py_ssize
         return NULL;
     }
     ledger_lock(ledger);
-    ledger_open(ledger, guard, args[0], (Seat *)args[1], tokens, visible, now);
+    ledger_open(ledger, guard, args[0], (Seat *)args[1], tokens, visible, (unsigned char)reason, now);
     UNLOCK(&ledger->lock);
     return (PyObject *)guard;
 }
 
-/* hold(seat): a request that nobody will end. */
-static PyObject *ledger_hold_method(PyObject *self, PyObject *seat) {
+/* hold(seat, reason=0): a request that nobody will end. */
+static PyObject *ledger_hold_method(PyObject *self, PyObject *const *args, Py_ssize_t nargs) {
     Ledger *ledger = (Ledger *)self;
-    if (Py_TYPE(seat) != ledger->seat_type) {
-        PyErr_SetString(PyExc_TypeError, "hold takes a seat");
+    if (nargs < 1 || nargs > 2 || Py_TYPE(args[0]) != ledger->seat_type) {
+        PyErr_SetString(PyExc_TypeError, "hold takes a seat and a reason");
         return NULL;
     }
-    int64_t now = ledger_now(ledger, 1);
+    int reason = reason_argument(args, nargs, 1);
+    int64_t now = reason < 0 ? -1 : ledger_now(ledger, 1);
     count_charge *charge = now < 0 ? NULL : PyMem_Malloc(sizeof *charge);
     if (charge == NULL) {
         return now < 0 ? NULL : PyErr_NoMemory();
     }
     ledger_lock(ledger);
-    count_charge *oldest = ledger_hold(ledger, charge, (Seat *)seat, now);
+    count_charge *oldest = ledger_hold(ledger, charge, (Seat *)args[0], (unsigned char)reason, now);
     UNLOCK(&ledger->lock);
     ledger_free_charge(oldest);
     Py_RETURN_NONE;
@@ -408,8 +423,8 @@ static PyMethodDef ledger_methods[] = {
     {"settle", ledger_settle, METH_VARARGS, "settle(membership, holders, settled) -> version"},
     {"void", ledger_void, METH_O, "void(forked)"},
     {"dispatch", (PyCFunction)(void (*)(void))ledger_dispatch, METH_FASTCALL,
-     "dispatch(instance, seat, prompt_tokens, first_token_visible) -> Guard"},
-    {"hold", ledger_hold_method, METH_O, "hold(seat)"},
+     "dispatch(instance, seat, prompt_tokens, first_token_visible, reason=0) -> Guard"},
+    {"hold", (PyCFunction)(void (*)(void))ledger_hold_method, METH_FASTCALL, "hold(seat, reason=0)"},
     {"housekeep", ledger_housekeep, METH_O, "housekeep(now)"},
     {"audit", ledger_audit, METH_NOARGS, "audit() -> bool"},
     {"outstanding", ledger_outstanding, METH_NOARGS, "outstanding() -> int"},

@@ -68,7 +68,7 @@ void ledger_close(Ledger *ledger, count_charge *charge, uint32_t *count) {
 }
 
 static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prompt_tokens, int first_token_visible,
-                  int64_t now) {
+                  unsigned char reason, int64_t now) {
     if (prompt_tokens < 0) {
         prompt_tokens = (int32_t)ledger->mean_prompt_tokens;
     } else {
@@ -80,15 +80,16 @@ static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prom
     charge->incarnation = seat->incarnation;
     charge->prompt_tokens = prompt_tokens;
     charge->phase = CHARGE_PREFILL;
+    charge->reason = reason;
     charge->prefill_ends = first_token_visible ? 0 : later(now, (int64_t)prompt_tokens * 1000000000 / PREFILL_RATE);
     count_at_seat(ledger, charge);
 }
 
 void ledger_open(Ledger *ledger, Guard *guard, PyObject *instance, Seat *seat, int32_t prompt_tokens,
-                 int first_token_visible, int64_t now) {
+                 int first_token_visible, unsigned char reason, int64_t now) {
     Py_INCREF(instance);
     guard->instance = instance;
-    begin(ledger, &guard->charge, seat, prompt_tokens, first_token_visible, now);
+    begin(ledger, &guard->charge, seat, prompt_tokens, first_token_visible, reason, now);
     link_last(&ledger->guarded, &guard->charge);
     ledger->guarded_count += 1;
 }
@@ -104,10 +105,10 @@ count_charge *ledger_add_unguarded(Ledger *ledger, count_charge *charge) {
     return oldest;
 }
 
-count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, int64_t now) {
+count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, unsigned char reason, int64_t now) {
     *charge = (count_charge){.ends_at = later(now, seat->hold_ns)};
     seat->selected = 1;
-    begin(ledger, charge, seat, -1, 0, now);
+    begin(ledger, charge, seat, -1, 0, reason, now);
     return ledger_add_unguarded(ledger, charge);
 }
 

@@ -159,13 +159,13 @@ static inline int64_t later(int64_t now, int64_t by) {
     return by > 0 && now > INT64_MAX - by ? INT64_MAX : now + by;
 }
 
-/* Count the request of `guard` at `seat` from `now` on. Takes its own references. */
+/* Count the request of `guard` at `seat`, chosen for `reason`, from `now` on. Takes its own references. */
 void ledger_open(Ledger *ledger, Guard *guard, PyObject *instance, Seat *seat, int32_t prompt_tokens,
-                 int first_token_visible, int64_t now);
+                 int first_token_visible, unsigned char reason, int64_t now);
 
 /* Count a request that nobody will end. `charge` is fresh memory of PyMem_Malloc. Returns a charge that had to
  * make room for it, to be freed with ledger_free_charge after unlocking; NULL if none had to. */
-count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, int64_t now);
+count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, unsigned char reason, int64_t now);
 
 int charge_is_open(const count_charge *charge);
 void charge_unlink(count_charge *charge);

@@ -15,6 +15,7 @@ from score_table.layout import (
     TIE_WINDOW,
     Mark,
     Natural,
+    Reason,
     State,
 )
 from score_table.segment import Segment
@@ -24,6 +25,7 @@ _LAYOUT = {
     **{name: LANE_BLOCK[name].offset // 8 for name in ("token", "picks", "count_errors", "saturations")},
     **{kind.name: kind.value for kind in Natural},
     "NATURAL_LEVELS": NATURAL_LEVELS,
+    "REASONS": len(Reason),
     "PROMPT_TOKENS_LIMIT": PROMPT_TOKENS_LIMIT,
     "READY": int(State.READY),
 }

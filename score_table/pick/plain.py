@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
 
 from score_table.layout import MARK_FLOOR, TIE_WINDOW, Mark
 from score_table.pick.rules import NO_SLOT, band_of, faded
 from score_table.segment import Segment
+
+
+class Best(NamedTuple):
+    """The best candidates."""
+
+    slots: tuple[int, ...]  #: those that tie, in rising order
+    marked: bool  #: there are only marked ones, and these have the mildest mark
 
 
 class PlainCore:
@@ -24,20 +32,26 @@ class PlainCore:
     def choose(
         self, candidates: tuple[int, ...] | None, cursor: int, fade: int, extra: Sequence[int] | None
     ) -> int:
+        best = self.best(candidates, fade, extra)
+        if best is None:
+            return NO_SLOT
+        chosen = first_from(best.slots, cursor)
+        return ~chosen if best.marked else chosen
+
+    def best(self, candidates: tuple[int, ...] | None, fade: int, extra: Sequence[int] | None) -> Best | None:
+        """All that ``choose`` may answer, whatever the cursor; ``None`` where that is ``NO_SLOT``."""
         slots = range(self._segment.n) if candidates is None else candidates
         live = dict(zip(slots, self.live(slots, fade, extra), strict=True))
-        chosen = _choose_within(live, cursor)
-        if chosen is not None and live[chosen] < MARK_FLOOR:
-            return chosen
+        if not live:
+            return None
+        if min(live.values()) < MARK_FLOOR:
+            return _within(live, marked=False)
         head = self._rows[0 if fade < 0 else 1]
         by_mark: dict[int, dict[int, int]] = {}
         for slot, value in live.items():
             by_mark.setdefault(band_of(head[slot]), {})[slot] = value
-        by_mark.pop(Mark.UNUSED, None)
-        if not by_mark:
-            return NO_SLOT
-        chosen = _choose_within(by_mark[min(by_mark)], cursor)
-        return NO_SLOT if chosen is None else ~chosen
+        mildest = min(by_mark)
+        return None if mildest >= Mark.UNUSED else _within(by_mark[mildest], marked=True)
 
     def live(self, slots: Sequence[int], fade: int, extra: Sequence[int] | None) -> list[int]:
         lanes = self._rows[2 : 2 + self._segment.lanes_hi]
@@ -49,13 +63,13 @@ class PlainCore:
         return result
 
 
-def _choose_within(live: dict[int, int], cursor: int) -> int | None:
-    """The first of the tied best slots at or after ``cursor``; ``None`` if there is no candidate."""
-    if not live:
-        return None
+def first_from(tied: Iterable[int], cursor: int) -> int:
+    """The first of them at or after ``cursor``, cyclically. There is one."""
+    return min(tied, key=lambda each: (each < cursor, each))
+
+
+def _within(live: Mapping[int, int], *, marked: bool) -> Best:
+    """Those within the tie window of the smallest; an unmarked one ties with no marked one."""
     least = min(live.values())
-    limit = least + TIE_WINDOW
-    if least < MARK_FLOOR:
-        limit = min(limit, MARK_FLOOR - 1)  # an unmarked slot ties with no marked one
-    tied = [slot for slot, value in live.items() if value <= limit]
-    return min(tied, key=lambda slot: (slot < cursor, slot))
+    limit = least + TIE_WINDOW if marked else min(least + TIE_WINDOW, MARK_FLOOR - 1)
+    return Best(tuple(sorted(slot for slot, value in live.items() if value <= limit)), marked)

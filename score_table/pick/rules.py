@@ -78,10 +78,17 @@ def marked(units: NDArray[Any], marks: NDArray[np.int8]) -> NDArray[np.int32]:
     """
     if not np.isfinite(units).all():
         raise ValueError(f"units of slots {np.flatnonzero(~np.isfinite(units)).tolist()} are not finite")
-    whole = np.rint(np.clip(units, -SCORE_LIMIT, SCORE_LIMIT)).astype(np.int64)
-    cells = _MARK_CELLS[marks] + np.clip(whole, -MARKED_SCORE_LIMIT, MARKED_SCORE_LIMIT)
-    result: NDArray[np.int32] = np.where(marks == 0, whole, cells).astype(np.int32)
-    return result
+    whole: NDArray[np.int32] = np.rint(_within(units, SCORE_LIMIT)).astype(np.int32)
+    if marks.any():
+        cells = _MARK_CELLS[marks] + _within(whole, MARKED_SCORE_LIMIT)
+        whole = np.where(marks == 0, whole, cells)
+    return whole
 
 
-_MARK_CELLS = np.array([0, *(mark.cell for mark in Mark if mark)], dtype=np.int64)
+def _within(values: NDArray[Any], limit: int) -> NDArray[Any]:
+    # np.clip costs twice as much on a few hundred values, on every tick.
+    clamped: NDArray[Any] = np.minimum(np.maximum(values, -limit), limit)
+    return clamped
+
+
+_MARK_CELLS = np.array([0, *(mark.cell for mark in Mark if mark)], dtype=np.int32)
