@@ -49,6 +49,12 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "else round_robin)",
     )
     parser.add_argument(
+        "--tag-strategies",
+        metavar="TAGS:NAME,...",
+        help="strategies for the instances of certain tags, as role=prefill:least_load,role=decode:power_of_two; "
+        "--strategy is for all others (default: PROXY_TAG_STRATEGIES, else none)",
+    )
+    parser.add_argument(
         "--table",
         metavar="TABLE",
         help=f"name or path of the table, `{NO_TABLE}` to work without (default: LOADBOARD_TABLE, else that of "
@@ -129,6 +135,7 @@ def settings_from(args: argparse.Namespace) -> ProxySettings:
     given = args.table or os.environ.get(TABLE_VARIABLE) or file_table
     settings = ProxySettings(
         strategy=_strategy(args.strategy),
+        pools=_pools(args.tag_strategies),
         table=_table(given),
         instances=_instances(args.instance) or file_instances,
         max_body_bytes=args.max_body_bytes,
@@ -149,6 +156,17 @@ def _strategy(flag: str | None) -> str:
         return canonical_name(name)
     except ValueError as error:
         raise _UsageError(f"{error}\nvalid names: {_names(STRATEGIES, ALIASES)}") from None
+
+
+def _pools(flag: str | None) -> str:
+    from proxy_adapter.factory import POOLS_VARIABLE, canonical_pools
+    from proxy_adapter.pools import written
+
+    try:
+        return written(canonical_pools(os.environ.get(POOLS_VARIABLE, "") if flag is None else flag))
+    except ValueError as error:
+        said_by = POOLS_VARIABLE if flag is None else "--tag-strategies"
+        raise _UsageError(f"{said_by}: {error}") from None
 
 
 def _names(strategies: Iterable[str], aliases: Mapping[str, str]) -> str:

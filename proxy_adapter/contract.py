@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from proxy_adapter.dispatch import Dispatch
+from score_table.explanation import Explanation
 
 
 @runtime_checkable
@@ -52,6 +53,9 @@ class Strategy(Protocol):
         ``prompt_tokens``: length of the prompt where known; ``None`` counts the running mean.
         ``hint["stream"]`` true says that ``first_token()`` will be called.
         """
+
+    def why(self, instances: Sequence[Instance], hint: Any = None) -> Explanation:
+        """Which of ``instances`` :meth:`select` would take now, and why. Neither picks nor counts."""
 
     def status(self) -> dict[str, Any]:
         """What the strategy works with now: table, mode, problem, picks and degraded picks by reason."""

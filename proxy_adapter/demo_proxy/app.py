@@ -29,11 +29,12 @@ from proxy_adapter.demo_proxy.client import (
 from proxy_adapter.demo_proxy.connections import Connections
 from proxy_adapter.demo_proxy.exchange import Exchange, Upstream
 from proxy_adapter.demo_proxy.failure_log import FailureLog
-from proxy_adapter.demo_proxy.headers import request_headers
+from proxy_adapter.demo_proxy.headers import TAGS_HEADER, Headers, request_headers, value_of
 from proxy_adapter.demo_proxy.instances import FixedInstances, InstanceSource, make_instance
 from proxy_adapter.demo_proxy.prompts import work_of
 from proxy_adapter.demo_proxy.settings import ProxySettings
 from proxy_adapter.demo_proxy.table_instances import TableInstances
+from proxy_adapter.pools import read_tags
 
 logger = logging.getLogger("loadboard.proxy_adapter")
 
@@ -51,6 +52,11 @@ class PassThrough:
         if "/." in path and not {".", ".."}.isdisjoint(path.split("/")):
             # Resolved behind us, such a path would leave /v1/ for the engine's own administration.
             await send_error(send, 404, "a path must not hold '.' or '..' segments", "not_found")
+            return
+        try:
+            tags = _tags_asked(scope["headers"])
+        except ValueError as error:
+            await send_error(send, 400, f"{TAGS_HEADER.decode()}: {error}", "bad_tags")
             return
         try:
             body = await read_body(receive, scope["headers"], self._max_body_bytes)
@@ -80,9 +86,15 @@ class PassThrough:
             target=target + b"?" + query if query else target,
             headers=request_headers(method, scope["headers"], body),
             body=body,
-            work=work_of(path, body),
+            work=work_of(path, body)._replace(tags=tags),
         )
         await _run_for_client(exchange, receive, self._upstream.answer_timeout_s)
+
+
+def _tags_asked(headers: Headers) -> dict[str, str]:
+    """The tags that the client asks for. ``ValueError`` names the one that is malformed."""
+    text = value_of(headers, TAGS_HEADER)
+    return read_tags(text.decode("utf-8", "replace"), ",") if text else {}
 
 
 async def _run_for_client(exchange: Exchange, receive: Receive, answer_timeout_s: float) -> None:
@@ -141,7 +153,8 @@ def create_app(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         # Opens the table now rather than at the first request, so that the log tells at once if that fails.
         strategy.status()
-        logger.info("instance strategy: %s (table: %s)", strategy.name, settings.table or "none")
+        pools = f", by tag {settings.pools}, else {settings.strategy}" if settings.pools else ""
+        logger.info("instance strategy: %s%s (table: %s)", strategy.name, pools, settings.table or "none")
         chores = [start(instances.run()), start(connections.run())]
         try:
             yield
@@ -177,4 +190,6 @@ async def _internal_error(request: Request, error: Exception) -> Response:
 def worker_app() -> Starlette:
     """What uvicorn calls in each worker process."""
     settings = ProxySettings.from_environment(os.environ)
-    return create_app(settings, build_instance_strategy(settings.strategy, table=settings.table))
+    return create_app(
+        settings, build_instance_strategy(settings.strategy, pools=settings.pools, table=settings.table)
+    )

@@ -85,7 +85,7 @@ class Exchange:
     async def run(self) -> None:
         self._task = asyncio.current_task()
         candidates = self._instances
-        hint = {"stream": True} if self._work.streams else None
+        hint = self._work.hint()
         tokens = self._work.prompt_tokens
         while True:
             with self._upstream.strategy.dispatch(candidates, hint, prompt_tokens=tokens) as guard:

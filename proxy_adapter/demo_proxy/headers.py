@@ -7,6 +7,8 @@ from collections.abc import Iterable
 Headers = list[tuple[bytes, bytes]]
 
 INSTANCE_HEADER = b"x-loadboard-instance"
+#: Asks for instances of certain tags: ``role=decode, model=llama``.
+TAGS_HEADER = b"x-loadboard-tags"
 
 _HOP_BY_HOP = frozenset(
     {
@@ -22,7 +24,7 @@ _HOP_BY_HOP = frozenset(
     }
 )
 # The body was read as a whole: its length is set anew, and 100-continue has been answered.
-_REQUEST_OWN = _HOP_BY_HOP | {b"host", b"content-length", b"expect"}
+_REQUEST_OWN = _HOP_BY_HOP | {b"host", b"content-length", b"expect", TAGS_HEADER}
 _RESPONSE_OWN = _HOP_BY_HOP | {INSTANCE_HEADER}
 _METHODS_WITH_BODY = frozenset({"POST", "PUT", "PATCH"})
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 #: Four characters to a token is the usual rule of thumb for English text.
@@ -18,6 +20,12 @@ class Work(NamedTuple):
 
     prompt_tokens: int | None  #: at least 1; None: unknown
     streams: bool  #: the first token will be seen
+    tags: Mapping[str, str] = MappingProxyType({})  #: of the instances that may take it; empty: of any
+
+    def hint(self) -> dict[str, Any] | None:
+        """What ``dispatch`` takes besides the length of the prompt."""
+        hint = {"stream": True} if self.streams else {}
+        return {**hint, "tags": self.tags} if self.tags else hint or None
 
 
 UNKNOWN = Work(None, False)

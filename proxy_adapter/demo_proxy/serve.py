@@ -97,6 +97,8 @@ def serve(
     """
     import uvicorn
 
+    from proxy_adapter.demo_proxy.undelayed import UndelayedHTTP
+
     check_address(host, port)
     os.environ[ENVIRONMENT_KEY] = settings.to_json()
     # uvicorn raises the signal again once it has shut down; a stop that was asked for is no failure.
@@ -108,6 +110,7 @@ def serve(
             host=host,
             port=port,
             workers=workers,
+            http=UndelayedHTTP,
             log_config=_LOGGING,
             timeout_graceful_shutdown=graceful_timeout_s,
             **SERVER_OPTIONS,

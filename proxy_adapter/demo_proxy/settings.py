@@ -24,6 +24,7 @@ class ProxySettings:
     max_body_bytes: int = DEFAULT_MAX_BODY_BYTES  #: of a request
     upstream_timeout_s: float = DEFAULT_UPSTREAM_TIMEOUT_S  #: from the send to the response headers
     connect_timeout_s: float = CONNECT_TIMEOUT_S
+    pools: str = ""  #: with strategies of their own, as proxy_adapter.pools writes them; "": none
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))

@@ -15,7 +15,10 @@ from proxy_adapter.dispatch import Dispatch, Uncounted
 from proxy_adapter.slots import Mapped, SlotMap
 from proxy_adapter.strategies.turns import Turns
 from score_table.attachment import Attached
+from score_table.decisions import decisions_by_id
+from score_table.explanation import Explanation
 from score_table.lane import Lane
+from score_table.layout import Reason
 from score_table.ledger import Picker, Seat
 
 logger = logging.getLogger("loadboard.proxy_adapter")
@@ -31,8 +34,16 @@ class Question(NamedTuple):
     mapped: Mapped | None  #: the slots of ``instances``; ``None`` exactly where ``attached`` is
 
 
+class Choice(NamedTuple):
+    """The position of the instance to take, and by what that was decided."""
+
+    position: int
+    reason: Reason = Reason.SCORE
+
+
 class CountingStrategy(ABC):
-    """``table`` is a table's name or path, ``None`` for none. ``rng`` makes the choices repeatable.
+    """``table`` is a table's name or path, ``None`` for none. ``rng`` makes the choices repeatable; a forked child takes
+    another one, so that it does not choose what its parent and its siblings choose.
 
     The table is opened at the first pick of each process, so a strategy may be made before a fork.
     ``lane`` replaces the process's lane and its thread: for programs that run in virtual time.
@@ -47,7 +58,6 @@ class CountingStrategy(ABC):
         self._process_lane = process_lane.acquire(table) if table is not None and lane is None else None
         self._lane = lane if self._process_lane is None else self._process_lane.lane
         self._slots = SlotMap(self._lane) if self._lane is not None else None
-        self._given_rng = rng is not None
         self._picker = self._make_picker()
         self._turns = Turns(self._rng, self._picker)
         self._picks: Counter[str] = Counter()
@@ -63,10 +73,10 @@ class CountingStrategy(ABC):
         if not instances:
             raise RuntimeError(NO_INSTANCES)
         question = self._question(instances, hint)
-        position = self._choose(question)
+        position, reason = self._choose(question)
         lane, mapped = question.lane, question.mapped
         if lane is not None and mapped is not None and self._holds_selected():
-            lane.ledger.hold(mapped.seats[position])
+            lane.ledger.hold(mapped.seats[position], reason)
         self._count_pick(lane)
         return instances[position]
 
@@ -83,14 +93,24 @@ class CountingStrategy(ABC):
         if not instances:
             raise RuntimeError(NO_INSTANCES)
         question = self._question(instances, hint)
-        position = self._choose(question)
+        position, reason = self._choose(question)
         lane, mapped = question.lane, question.mapped
         instance = instances[position]
         self._count_pick(lane)
         if lane is None:
             return Uncounted(instance)
         seat = mapped.seats[position] if mapped is not None else self._seat(lane, instance)
-        return lane.ledger.dispatch(instance, seat, prompt_tokens, _streams(hint))
+        return lane.ledger.dispatch(instance, seat, prompt_tokens, _streams(hint), reason)
+
+    def why(self, instances: Sequence[Instance], hint: Any = None) -> Explanation:
+        """Which of ``instances`` :meth:`select` would take now, and why. Neither picks nor counts.
+
+        ``RuntimeError("no instances")`` if there is none.
+        """
+        instances = tuple(instances)
+        if not instances:
+            raise RuntimeError(NO_INSTANCES)
+        return self._explain(self._question(instances, hint))
 
     def status(self) -> dict[str, Any]:
         """What the strategy works with now: table, mode, problem, picks and degraded picks by reason."""
@@ -109,6 +129,7 @@ class CountingStrategy(ABC):
             "outstanding": lane.outstanding() if lane is not None else 0,
             "picks": self._picks["picks"] + (self._picker.picks if self._picker is not None else 0),
             "degraded_picks": {k: v for k, v in self._picks.items() if k != "picks"},
+            "decisions": {} if attached is None else decisions_by_id(attached.segment, attached.directory),
         }
 
     def close(self) -> None:
@@ -120,8 +141,12 @@ class CountingStrategy(ABC):
             process_lane.release(held)
 
     @abstractmethod
-    def _position(self, question: Question) -> int:
-        """The position of the instance to take. The list is not empty."""
+    def _position(self, question: Question) -> Choice:
+        """The instance to take. The list is not empty."""
+
+    @abstractmethod
+    def _explain(self, question: Question) -> Explanation:
+        """What :meth:`_position` would answer now, and why. Changes nothing."""
 
     def _make_picker(self) -> Picker | None:
         """What answers before :meth:`_position` where it can; ``None`` for strategies that have no such thing."""
@@ -129,21 +154,19 @@ class CountingStrategy(ABC):
 
     def after_fork(self) -> None:
         """In a forked child: choose otherwise than the parent and its other children."""
-        own = random.Random()
-        if not self._given_rng:
-            self._rng = own
-        self._turns = Turns(own, self._picker)
+        self._rng = random.Random()
+        self._turns = Turns(self._rng, self._picker)
 
     def _holds_selected(self) -> bool:
         """Whether a ``select`` without a dispatch keeps its price for a while."""
         return True
 
-    def _choose(self, question: Question) -> int:
+    def _choose(self, question: Question) -> Choice:
         try:
             return self._position(question)
         except Exception:
             self._failed("the pick", question.lane)
-            return self._next(question.instances)
+            return Choice(self._next(question.instances), Reason.ROUND_ROBIN)
 
     def _running_lane(self) -> Lane | None:
         held = self._process_lane

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
 from proxy_adapter.contract import Instance
 from proxy_adapter.dispatch import Dispatch
 from proxy_adapter.slots import Mapped
-from proxy_adapter.strategies import object_load
-from proxy_adapter.strategies.base import CountingStrategy, Question
+from proxy_adapter.strategies import explaining, object_load
+from proxy_adapter.strategies.base import Choice, CountingStrategy, Question
 from score_table.attachment import Attached
-from score_table.lane import Lane, live_row
-from score_table.layout import MARK_FLOOR, TIE_WINDOW, UNITS
+from score_table.explanation import Explanation
+from score_table.layout import Reason
 from score_table.ledger import Picker
-from score_table.pick import NO_SLOT
-from score_table.pick.rules import faded
+from score_table.pick import NO_SLOT, unmatched
+from score_table.pick.plain import first_from
 
 
 class LeastLoadStrategy(CountingStrategy):
@@ -48,20 +47,21 @@ class LeastLoadStrategy(CountingStrategy):
         lane, slots = self._lane, self._slots
         return lane.ledger.picker(slots.seat) if lane is not None and slots is not None else None
 
-    def _position(self, question: Question) -> int:
+    def _position(self, question: Question) -> Choice:
         _, _, lane, attached, mapped = question
         if lane is None or attached is None or mapped is None:
             self._degraded("no_table", lane)
             return self._by_objects(question)
-        mode = lane.mode(attached)
+        reason, mode = Reason.SCORE, lane.mode(attached)
         if mode.degraded == "round_robin":
             self._degraded("round_robin", lane)
             return self._by_objects(question)
         if mode.degraded:
             self._degraded(mode.degraded, lane)
+            reason = Reason.OUTSTANDING
         if not mapped.matched_all:
             self._degraded("unmatched", lane)
-            return self._with_unmatched(lane, attached, mapped, mode.fade)
+            return self._with_unmatched(attached, mapped, mode.fade)
         extra = attached.claim.cells if attached.claim.private else None
         cursor = self._turns.of_slots(*mapped.span) % max(1, attached.segment.n)
         slot = attached.core.choose(mapped.candidates, cursor, mode.fade, extra)
@@ -75,32 +75,40 @@ class LeastLoadStrategy(CountingStrategy):
         if slot < 0:
             slot = ~slot
             self._degraded("marked", lane)
+            reason = Reason.MARKED
         self._turns.set_of_slots(*mapped.span, slot + 1)
-        return mapped.position[slot]
+        return Choice(mapped.position[slot], reason)
 
-    def _by_objects(self, question: Question) -> int:
+    def _explain(self, question: Question) -> Explanation:
+        mapped, in_list = question.mapped, self._turns.of_list(question.instances)
+        if mapped is None:
+            explanation = explaining.from_table(question, None)
+        else:
+            cursor = self._turns.of_slots(*mapped.span) if mapped.matched_all else in_list
+            explanation = explaining.from_table(question, cursor)
+        if explanation.picked is None:
+            return explaining.by_objects(explanation, question, in_list)
+        return explanation
+
+    def _by_objects(self, question: Question) -> Choice:
         instances = question.instances
         cursor = self._turns.of_list(instances)
         position = object_load.choose(instances, question.hint, cursor, range(len(instances)))
         self._turns.set_of_list(instances, position + 1)
-        return position
+        return Choice(position, Reason.ROUND_ROBIN)
 
-    def _with_unmatched(self, lane: Lane, attached: Attached, mapped: Mapped, fade: int) -> int:
-        """Some candidate has no slot: it scores this process's outstanding there (at nominal prices) times the lanes in use, on top
-        of what the typical instance scores without this host; so it is neither free nor shut out."""
-        slots = [slot for slot in mapped.slots if slot is not None]
-        live = dict(zip(slots, live_row(attached, slots, fade), strict=True))
-        head = attached.segment.row(0 if fade < 0 else 1)[: attached.segment.n]
-        unmarked = [cell if fade < 0 else faded(cell, fade) for cell in head if cell < MARK_FLOOR]
-        typical = int(statistics.median(unmarked)) if unmarked else 0
-        lanes = max(1, attached.segment.lanes_hi)
-        scores = [
-            live[slot] if slot is not None else max(seat.units, seat.open * UNITS) * lanes + typical
-            for slot, seat in zip(mapped.slots, mapped.seats, strict=True)
-        ]
-        limit = min(scores) + TIE_WINDOW
-        tied = [position for position, score in enumerate(scores) if score <= limit]
-        cursor = self._turns.of_list(mapped.instances)
-        position = min(tied, key=lambda index: (index < cursor, index))
+    def _with_unmatched(self, attached: Attached, mapped: Mapped, fade: int) -> Choice:
+        """Some candidate has no slot."""
+        tied = unmatched.tied(scores_of(attached, mapped, fade))
+        position = first_from(tied, self._turns.of_list(mapped.instances))
         self._turns.set_of_list(mapped.instances, position + 1)
-        return position
+        return Choice(position, Reason.UNMATCHED)
+
+
+def scores_of(attached: Attached, mapped: Mapped, fade: int) -> list[int]:
+    """The live score of each instance of the list, marks included; one without a slot as :mod:`score_table.pick.unmatched`
+    says."""
+    extra = attached.claim.cells if attached.claim.private else None
+    return unmatched.scores(
+        attached.segment, attached.core, mapped.slots, explaining.open_units(mapped), fade, extra
+    )

@@ -46,7 +46,7 @@ def settings(*flags: str) -> ProxySettings:
 
 @pytest.fixture(autouse=True)
 def _no_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("PROXY_INSTANCE_STRATEGY", "LOADBOARD_TABLE"):
+    for name in ("PROXY_INSTANCE_STRATEGY", "PROXY_TAG_STRATEGIES", "LOADBOARD_TABLE"):
         monkeypatch.delenv(name, raising=False)
 
 
@@ -72,6 +72,30 @@ def test_an_unknown_strategy_is_a_usage_error_that_lists_the_names(
     assert said.startswith("unknown instance strategy: lest_load\n")
     for name in ("round_robin", "least_load", "power_of_two", "p2c", "ll", "rr"):
         assert name in said
+
+
+def test_strategies_by_tag_are_those_of_the_flag_then_of_the_variable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert settings().pools == ""
+    monkeypatch.setenv("PROXY_TAG_STRATEGIES", "role=decode:p2c")
+    assert settings().pools == "role=decode:power_of_two"
+    assert settings("--tag-strategies", "role=prefill: LL, b=1+a=2:rr").pools == (
+        "role=prefill:least_load,a=2+b=1:round_robin"
+    )
+    assert settings("--tag-strategies", "").pools == ""
+    assert ProxySettings.from_json(settings().to_json()) == settings()
+
+
+@pytest.mark.parametrize("by", ["flag", "variable"])
+def test_a_malformed_pool_is_a_usage_error_that_names_it(
+    by: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PROXY_TAG_STRATEGIES", "role=decode:fastest")
+    args = parsed("--tag-strategies", "role=decode:fastest") if by == "flag" else parsed()
+    assert args.run(args) == 2
+    said_by = "--tag-strategies" if by == "flag" else "PROXY_TAG_STRATEGIES"
+    assert capsys.readouterr().err == (f"{said_by}: pool 'role=decode': unknown instance strategy: fastest\n")
 
 
 def test_the_table_is_that_of_the_flag_then_of_the_variable_then_of_the_file(

@@ -18,7 +18,6 @@ import pytest
 from starlette.exceptions import HTTPException
 
 from proxy_adapter import build_instance_strategy, process_lane
-from proxy_adapter.strategies.base import CountingStrategy
 from score_table.ledger.failures import is_failure, was_refused
 from score_table.reader import TableReader
 from score_table.writer import TableWriter
@@ -32,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("each_core")
 class Fixture:
     def __init__(self, name: str) -> None:
         self.writer: TableWriter = make_table(name, 2)
-        self.strategy: CountingStrategy = build_instance_strategy("least_load", table=name)
+        self.strategy = build_instance_strategy("least_load", table=name)
         self.instances = plain(2)
 
     def counts(self) -> tuple[int, int]:
