@@ -51,11 +51,23 @@ def run(args: argparse.Namespace) -> int:
 def _summary(config: MonitorConfig) -> Iterator[str]:
     """What differs from the defaults, and what was not checked."""
     from monitor.config import options
+    from monitor.config.installed import origin
+    from monitor.config.score_sections import OWN_MODES
 
     for option in options():
         value = option.read(config)
         if value != option.default:
             yield f"{option.key_path} = {value} (default {option.default})"
+    for score in sorted({config.score, *(pool.score for pool in config.pools)} - set(OWN_MODES)):
+        yield f"score {score}: {origin(score)}"
+    places = [config.pool_of(instance) for instance in config.instances]
+    for place, pool in enumerate(config.pools):
+        tags = ", ".join(f"{name} = {value}" for name, value in pool.tags.items())
+        count = places.count(place)
+        yield (
+            f"pools[{place}] ({tags}): {count} instance{'' if count == 1 else 's'}, "
+            f"score {pool.over(config).score}"
+        )
     for index, instance in enumerate(config.instances):
         for key in ("bearer_token_env", "bearer_token_file", "ca_file"):
             if getattr(instance, key):

@@ -11,12 +11,11 @@ from typing import Protocol
 
 from monitor.config import MonitorConfig
 from monitor.discovery import Discovered
-from monitor.estimate.means import Means
 from monitor.fleet import Fleet
 from monitor.membership import Changes, Membership, SlotTable
+from monitor.pools import Pools
 from monitor.reclaim import LaneTable, reclaim
-from monitor.scores import score_mode
-from monitor.tick import Rules, Table, Ticker
+from monitor.tick import Table, Ticker
 
 #: Time between two searches for lanes whose workers are gone.
 RECLAIM_NS = 100_000_000
@@ -33,10 +32,9 @@ class Board:
         self._table = table
         self._config = config
         #: The pollers' sink.
-        self.fleet = Fleet(table.capacity, staleness_s=config.staleness, means=_means(config))
-        mode = score_mode(config)
-        self.ticker = Ticker(table, self.fleet, mode, _rules(config))
-        self._membership = Membership(table, self.fleet, mode)
+        self.fleet = Fleet(table.capacity, staleness_s=config.staleness, pools=Pools(table.capacity, config))
+        self.ticker = Ticker(table, self.fleet)
+        self._membership = Membership(table, self.fleet)
         self._next_reclaim = 0
 
     @property
@@ -50,13 +48,9 @@ class Board:
 
     def configure(self, config: MonitorConfig) -> None:
         """Go by another configuration from now on. What can be wrong with it shows before anything has changed."""
-        mode, rules, means = score_mode(config), _rules(config), _means(config)
-        before, self._config = self._config, config
+        self.fleet.pools.configure(config)
+        self._config = config
         self.fleet.staleness_s = config.staleness
-        if _start_values(before) != _start_values(config):
-            self.fleet.means = means
-        self.ticker.configure(mode, rules)
-        self._membership.configure(mode)
 
     def follow(self, instances: Sequence[Discovered], mono_ns: int) -> Changes:
         """These are the instances from now on."""
@@ -77,19 +71,3 @@ class Board:
         suspects = self.ticker.tick(mono_ns, boot_ns)
         books = self.fleet.books
         return [books[slot].key for slot in suspects if slot in books]
-
-
-def _rules(config: MonitorConfig) -> Rules:
-    return Rules(
-        nominal_kv_capacity=config.token_aware.nominal_kv_capacity,
-        speed_dead_band=config.token_aware.speed_dead_band,
-        avoid_unknown=config.unknown == "avoid",
-    )
-
-
-def _start_values(config: MonitorConfig) -> tuple[float, float]:
-    return (config.token_aware.prompt_tokens, config.token_aware.generated_tokens)
-
-
-def _means(config: MonitorConfig) -> Means:
-    return Means(*_start_values(config))

@@ -9,24 +9,24 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from monitor.book import Admission, Book
 from monitor.counts import Counts
 from monitor.estimate.dispatched import DispatchRate
-from monitor.estimate.frozen import Frozen
-from monitor.estimate.means import Means
 from monitor.estimate.others import Others
-from monitor.estimate.rates import Rates
+from monitor.estimate.queues import Queues
 from monitor.estimate.sampling import sample_of
 from monitor.estimate.speed import Speed
 from monitor.estimate.steady import SteadyOwn
+from monitor.polled import Polled
 from monitor.polling.failure import FailureKind
-from monitor.polling.health import EVENT_OF, Health, HealthEvent, Repeats, transition
+from monitor.polling.health import EVENT_OF, Health, HealthEvent, transition
+from monitor.pools import Pools
 from monitor.sample import Reading, Sample
-from score_table.identity import Prices
+from monitor.totals import Totals
 from score_table.layout import Mark
 
 log = logging.getLogger("loadboard.monitor")
@@ -38,49 +38,19 @@ BoolArray = NDArray[np.bool_]
 FUTURE_LIMIT_NS = 1_000_000_000
 
 
-@dataclass(frozen=True)
-class Admission:
-    """What a fleet has to know of an instance."""
-
-    instance_id: str
-    generation: int
-    prices: Prices
-    interval_s: float = 1.0
-    kv_capacity: float | None = None  #: tokens, where the engine does not tell it
-    slots: float | None = None  #: requests that fit the batch, where the engine does not tell them
-    polls_itself: bool = True  #: polls go to the address that serves, so a refused poll is a dead instance
-    cold: bool = True  #: the fleet starts with it, so its first sample is taken as it is
-
-
-@dataclass
-class Book:
-    """Of one instance, what is no array."""
-
-    admission: Admission
-    key: int
-    admitted_ns: int
-    health: Health = Health.NEW
-    reason: str = "not polled yet"
-    sample: Sample | None = None
-    failure: str = ""
-    failure_boot_ns: int = 0
-    failures: int = 0
-    ways_to_fail: set[FailureKind] = field(default_factory=set)  #: met since the last sample
-    repeats: Repeats = field(default_factory=Repeats)
-    rates: Rates = field(default_factory=Rates)
-    frozen: Frozen = field(default_factory=Frozen)
-
-
 class Fleet:
     """All slots of one table. Implements the pollers' sink: :meth:`sampled`, :meth:`failed`."""
 
-    def __init__(self, capacity: int, *, staleness_s: float, means: Means) -> None:
+    def __init__(self, capacity: int, *, staleness_s: float, pools: Pools) -> None:
         self.staleness_s = staleness_s
-        self.means = means
+        self.pools = pools
+        self.polled = Polled(capacity)
         self.others = Others(capacity)
+        self.queues = Queues(capacity)
         self.steady_own = SteadyOwn(capacity)
         self.speed = Speed(capacity)
         self.dispatched = DispatchRate(capacity)
+        self.totals = Totals(capacity)
         self.books: dict[int, Book] = {}
         #: Slots whose detail record has something new to say.
         self.changed: set[int] = set()
@@ -90,8 +60,6 @@ class Fleet:
         self.frozen = np.zeros(capacity, dtype=np.bool_)
         self.load_known = np.zeros(capacity, dtype=np.bool_)
         self.sample_boot_ns = np.zeros(capacity, dtype=np.int64)
-        self.usage = np.full(capacity, np.nan)
-        self.tokens_at_poll = np.zeros(capacity)
         self.kv_capacity = np.full(capacity, np.nan)
         self.slots = np.full(capacity, np.nan)
         self.price_request = np.zeros(capacity)
@@ -99,10 +67,6 @@ class Fleet:
         self.price_kv_token = np.zeros(capacity)
 
         self._slot_of: dict[int, int] = {}
-        #: Slots admitted since the lanes were read, with the totals that they go on from.
-        self._begins: dict[int, tuple[int, int]] = {}
-        self._dispatched_before = np.zeros(capacity, dtype=np.int64)
-        self._ended_before = np.zeros(capacity, dtype=np.int64)
         self._counts: Counts | None = None
         self._mono_ns = self._boot_ns = 0
 
@@ -111,53 +75,49 @@ class Fleet:
     def admit(self, slot: int, key: int, admission: Admission, mono_ns: int) -> None:
         """A new incarnation in ``slot``. Nothing of an earlier one is left."""
         self.drop(slot)
-        self.books[slot] = Book(admission, key, mono_ns)
+        book = self.books[slot] = Book(admission, key, mono_ns)
         self._slot_of[key] = slot
-        self.marks[slot] = Mark.NONE
-        self._size(slot, self.books[slot])
+        pool = self.pools.place(slot, admission.tags, admission.weight)
+        self.others.begin(slot, pool.at)
+        self.queues.begin(slot, pool.at)
+        self.marks[slot] = book.mark
+        self._size(slot, book)
         self.price_request[slot] = admission.prices.request
         self.price_prompt_token[slot] = admission.prices.prompt_token
         self.price_kv_token[slot] = admission.prices.kv_token
         self.dispatched.clear(slot, mono_ns)
-        self._begins[slot] = (0, 0)
+        self.totals.begin(slot)
         self.changed.add(slot)
-
-    def resume(self, slot: int, dispatched: int, ended: int) -> None:
-        """Just admitted, ``slot`` goes on from these totals, which an earlier monitor left in the table."""
-        self._begins[slot] = (dispatched, ended)
-
-    def totals(self, slot: int) -> tuple[int, int]:
-        """Requests dispatched to, and ended at, ``slot`` since its admission, whether their workers live or not."""
-        counts = self._counts
-        if counts is None or slot in self._begins:
-            return self._begins.get(slot, (0, 0))
-        return (
-            int(counts.dispatched[slot] - self._dispatched_before[slot]),
-            int(counts.ended[slot] - self._ended_before[slot]),
-        )
 
     def readmit(self, slot: int, key: int, admission: Admission) -> None:
         """The same incarnation with other settings: late answers under the old key land nowhere."""
         book = self.books[slot]
         self._slot_of.pop(book.key, None)
         self._slot_of[key] = slot
-        book.key, book.admission = key, admission
+        before, book.key, book.admission = book.admission, key, admission
+        self.pools.place(slot, admission.tags, admission.weight)
+        self.marks[slot] = book.mark
         self._size(slot, book)
         self.changed.add(slot)
+        if admission.draining != before.draining:
+            told = "draining, it gets no new requests" if admission.draining else "no longer draining"
+            log.info("%s: %s", admission.instance_id, told)
 
     def drop(self, slot: int) -> None:
         """The instance is gone. Its slot is unused until the next :meth:`admit`."""
         book = self.books.pop(slot, None)
         if book is not None:
             self._slot_of.pop(book.key, None)
+        self.pools.remove(slot)
         self.marks[slot] = Mark.UNUSED
         self.up[slot] = self.frozen[slot] = self.load_known[slot] = False
         self.sample_boot_ns[slot] = 0
-        for array in (self.usage, self.kv_capacity, self.slots):
-            array[slot] = np.nan
-        for array in (self.tokens_at_poll, self.price_request, self.price_prompt_token, self.price_kv_token):
+        self.kv_capacity[slot] = self.slots[slot] = np.nan
+        for array in (self.price_request, self.price_prompt_token, self.price_kv_token):
             array[slot] = 0.0
+        self.polled.clear(slot)
         self.others.clear(slot)
+        self.queues.clear(slot)
         self.steady_own.clear(slot)
         self.speed.clear(slot)
         self.changed.discard(slot)
@@ -167,10 +127,7 @@ class Fleet:
     def counted(self, counts: Counts, mono_ns: int, boot_ns: int) -> None:
         """The lanes were read: ``counts`` is what this host has there until the next call."""
         self._counts = counts
-        for slot, (dispatched, ended) in self._begins.items():
-            self._dispatched_before[slot] = counts.dispatched[slot] - dispatched
-            self._ended_before[slot] = counts.ended[slot] - ended
-        self._begins.clear()
+        self.totals.counted(counts)
         self._mono_ns, self._boot_ns = mono_ns, boot_ns
         self.dispatched.counted(counts.dispatched, mono_ns)
 
@@ -180,8 +137,9 @@ class Fleet:
         What was derived from their difference to a poll is void.
         """
         self.others.reseed(slots)
+        self.queues.reseed(slots)
         if self._counts is not None:
-            self.tokens_at_poll[slots] = self._counts.kv_tokens[slots]
+            self.polled.counted(slots, self._counts)
 
     # The pollers' sink
 
@@ -200,7 +158,7 @@ class Fleet:
         book.failures = 0
         book.ways_to_fail.clear()
         book.repeats.counted(HealthEvent.SAMPLE)
-        self.means.sampled(sample.qps_1m, rates.mean_prompt_tokens, rates.throughput, mono_ns)
+        self.pools.at(slot).means.sampled(sample.qps_1m, rates.mean_prompt_tokens, rates.throughput, mono_ns)
         self.speed.sampled(slot, sample.running, sample.throughput, mono_ns)
         counts = self._counts
         open_here, ended_here = (
@@ -274,20 +232,26 @@ class Fleet:
         self.frozen[slot] = frozen
         self.sample_boot_ns[slot] = sample.taken_boot_ns
         self.load_known[slot] = sample.inflight is not None
-        self.usage[slot] = math.nan if sample.kv_usage is None else sample.kv_usage
+        self.polled.sampled(slot, sample)
         self._size(slot, book)
         counts = self._counts
         # The last read of the lanes, at most a tick old: the engine's gauges are older than its answer too.
-        outstanding, held, tokens = (
-            (int(counts.outstanding[slot]), int(counts.held[slot]), int(counts.kv_tokens[slot]))
+        outstanding, held, pending = (
+            (int(counts.outstanding[slot]), int(counts.held[slot]), int(counts.prompt_tokens[slot]))
             if counts is not None
             else (0, 0, 0)
         )
-        self.tokens_at_poll[slot] = tokens
+        if counts is not None:
+            self.polled.counted(slot, counts)
         if sample.inflight is not None and not frozen:
             cold = admission.cold and mono_ns - book.admitted_ns <= self.staleness_s * 1e9
             foreign = sample.inflight - (outstanding - held)
-            self.others.sampled(slot, foreign, mono_ns, admission.interval_s, self.staleness_s, cold)
+            at = (mono_ns, admission.interval_s, self.staleness_s, cold)
+            self.others.sampled(slot, foreign, *at)
+            # Which of the own tokens belong to held requests nobody counts: their share of the requests.
+            own_tokens = pending * (1.0 - held / outstanding) if outstanding else 0.0
+            prompt_tokens = self.pools.at(slot).means.prompt_tokens
+            self.queues.sampled(slot, sample.queued_tokens, sample.waiting, own_tokens, prompt_tokens, at)
 
     def _size(self, slot: int, book: Book) -> None:
         sample, admission = book.sample, book.admission
@@ -301,7 +265,7 @@ class Fleet:
         if event is HealthEvent.SAMPLE or book.health is not Health.UP:
             book.reason = reason
         self.up[slot] = book.health is Health.UP
-        self.marks[slot] = Mark.UNREACHABLE if book.health is Health.UNREACHABLE else Mark.NONE
+        self.marks[slot] = book.mark
         self.changed.add(slot)
         if book.health is before:
             return False

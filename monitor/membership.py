@@ -17,11 +17,11 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from monitor.book import Admission
 from monitor.config import InstanceConfig, MonitorConfig
 from monitor.config.address import address_of
 from monitor.discovery import Discovered
-from monitor.fleet import Admission, Fleet
-from monitor.scores import ScoreMode
+from monitor.fleet import Fleet
 from score_table.identity import Identity
 from score_table.layout import UNITS, Mark
 from score_table.pick.rules import band_of, fade_of
@@ -81,10 +81,9 @@ class Changes:
 class Membership:
     """The slots of one table. Only the monitor's event loop calls it."""
 
-    def __init__(self, table: SlotTable, fleet: Fleet, mode: ScoreMode) -> None:
+    def __init__(self, table: SlotTable, fleet: Fleet) -> None:
         self._table = table
         self._fleet = fleet
-        self._mode = mode
         self._keys = itertools.count(1)
         self._held: dict[str, _Held] = {}
         self._unused_since: dict[int, int] = {}
@@ -93,10 +92,6 @@ class Membership:
         #: Instances that no slot could be found for.
         self.waiting: dict[str, Discovered] = {}
 
-    def configure(self, mode: ScoreMode) -> None:
-        """Prices of instances admitted from now on are those of ``mode``."""
-        self._mode = mode
-
     def adopt(self, instances: Sequence[Discovered], config: MonitorConfig, mono_ns: int) -> Changes:
         """Once, at the start: keep what the table already holds of ``instances``, release the rest.
 
@@ -104,7 +99,7 @@ class Membership:
         from the ``rest`` that the last monitor wrote.
         """
         changes = Changes()
-        wanted = {instance.id: instance for instance in instances}
+        wanted = self._weighed(instances)
         rest = self._table.rest_row()
         # As the picks have believed it until now: less, the longer nobody has kept it.
         fade = fade_of(mono_ns - self._table.heartbeat_ns())
@@ -130,8 +125,9 @@ class Membership:
             unmarked = int(rest[slot]) - (Mark(mark).cell if mark else 0)
             detail = self._table.detail(slot)
             if detail is not None and detail.generation == identity.generation:
-                self._fleet.resume(slot, detail.dispatched, detail.ended)
-            self._fleet.others.restore(slot, (unmarked >> fade) / UNITS, mono_ns)
+                self._fleet.totals.begin(slot, detail.dispatched, detail.ended)
+            others = (unmarked >> fade) / UNITS * float(self._fleet.pools.share[slot])
+            self._fleet.others.restore(slot, others, mono_ns)
             changes.started.append((key, instance.config))
         self._follow(instances, config, changes, mono_ns, cold=True)
         return changes
@@ -139,7 +135,7 @@ class Membership:
     def apply(self, instances: Sequence[Discovered], config: MonitorConfig, mono_ns: int) -> Changes:
         """Follow new instances or a new configuration: release what is gone, change what changed, admit what is new."""
         changes = Changes()
-        wanted = {instance.id: instance for instance in instances}
+        wanted = self._weighed(instances)
         for instance_id, held in list(self._held.items()):
             instance = wanted.get(instance_id)
             if instance is not None and instance.url == held.identity.url:
@@ -188,7 +184,8 @@ class Membership:
                     )
                 continue
             generation = self._generation.get(slot, 0) + 1
-            prices = self._mode.prices(instance.config.kv_capacity).bounded()
+            pool = self._fleet.pools.of(instance.tags)
+            prices = pool.prices(instance.config.kv_capacity, instance.config.weight)
             if own is not None and not self._is_free(own, mono_ns):
                 # What is counted there, or is just being counted, was priced with these.
                 prices = self._last_holder[own].prices
@@ -198,6 +195,11 @@ class Membership:
             key = self._admit(slot, instance, identity, config, mono_ns, cold=cold)
             changes.started.append((key, instance.config))
             log.info("%s: admitted to slot %d, %s", instance.id, slot, instance.url)
+
+    def _weighed(self, instances: Sequence[Discovered]) -> dict[str, Discovered]:
+        """``instances`` by id, once it is known what the weights of all are relative to."""
+        self._fleet.pools.weigh((instance.tags, instance.config.weight) for instance in instances)
+        return {instance.id: instance for instance in instances}
 
     def _own_slot(self, instance: Discovered) -> int | None:
         """The unused slot that ``instance`` itself was the last to hold."""
@@ -238,16 +240,23 @@ class Membership:
         return key
 
     def _change(self, held: _Held, instance: Discovered, config: MonitorConfig, changes: Changes) -> None:
-        """The same incarnation with other tags or other ways to poll it."""
+        """The same incarnation with other settings; only other ways to poll it need another poller.
+
+        Prices stay: lanes hold counts made with them. What a new weight or pool makes of the score follows at once.
+        """
         if dict(instance.tags) != dict(held.identity.tags):
             held.identity = replace(held.identity, tags=dict(instance.tags))
             self._table.assign(held.slot, held.identity)
-        polling = _polling(instance.config, config)
+        polling, before = _polling(instance.config, config), self._fleet.books[held.slot].admission
         if polling != held.polling:
             changes.stopped.append(held.key)
             held.key, held.polling = next(self._keys), polling
             self._fleet.readmit(held.slot, held.key, _admission(instance, held.identity, config, cold=False))
             changes.started.append((held.key, instance.config))
+            return
+        admission = _admission(instance, held.identity, config, before.cold)
+        if admission != before:
+            self._fleet.readmit(held.slot, held.key, admission)
 
 
 @dataclass
@@ -262,7 +271,7 @@ class _Held:
 
 def _polling(instance: InstanceConfig, config: MonitorConfig) -> tuple[object, ...]:
     return (
-        instance.model_copy(update={"tags": {}}),
+        instance.model_copy(update={"tags": {}, "weight": 1.0, "draining": False}),
         config.interval_of(instance),
         config.timeout_of(instance),
         config.jitter,
@@ -276,9 +285,12 @@ def _admission(instance: Discovered, identity: Identity, config: MonitorConfig, 
         instance_id=instance.id,
         generation=identity.generation,
         prices=identity.prices,
+        tags=dict(instance.tags),
         interval_s=config.interval_of(instance.config),
         kv_capacity=instance.config.kv_capacity,
         slots=instance.config.slots,
+        weight=instance.config.weight,
+        draining=instance.config.draining,
         polls_itself=address_of(instance.config.metrics_base) == address_of(instance.url),
         cold=cold,
     )

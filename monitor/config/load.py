@@ -18,6 +18,7 @@ from monitor.config.model import InstanceConfig, Settings
 from monitor.config.options import near_misses, options
 from monitor.config.problems import ConfigError, Problem, path_of, sentence
 from monitor.config.resolve import resolved
+from monitor.config.scoring import PoolConfig, Scoring
 
 # By name, because only one of the two exists for a type checker, and which one depends on the version.
 _toml: Any = importlib.import_module("tomllib" if sys.version_info >= (3, 11) else "tomli")
@@ -48,16 +49,52 @@ def load_config(
     for name, near in near_misses(env):
         _log.warning("environment variable %s is not an option of loadboard; did you mean %s?", name, near)
 
-    listed = document.pop("instances", [])
+    listed, listed_pools = document.pop("instances", []), document.pop("pools", [])
     settings, found = _validated(Settings, document)
     problems += found
     usable = _instances(listed, instances, env if resolve else None, problems, sources)
+    pools = _pools(listed_pools, problems)
     if settings is not None:
-        problems += conflicts(settings, usable, {problem.key_path for problem in problems})
+        problems += conflicts(settings, usable, pools, {problem.key_path for problem in problems})
+    if not problems and settings is not None:
+        problems += _unusable_modes(settings, pools)
     if problems or settings is None:
         raise ConfigError([_sourced(problem, sources) for problem in problems], file)
     # Without another validation, which would find two ways to a token now that it is filled in.
-    return MonitorConfig.model_construct(**dict(settings), instances=tuple(usable.values()))
+    return MonitorConfig.model_construct(
+        **dict(settings), instances=tuple(usable.values()), pools=tuple(pools.values())
+    )
+
+
+def _unusable_modes(settings: Settings, pools: Mapping[int, PoolConfig]) -> list[Problem]:
+    """Score modes of other packages that do not work here, each at the first key that leads to it."""
+    # Here, because the modes bring numpy along, which is much for who only lists the options.
+    from monitor.scores import score_mode
+    from monitor.scores.plugins import PluginError
+
+    chosen: dict[str, Scoring] = {"score": settings}
+    chosen |= {f"pools[{index}].score": pool.over(settings) for index, pool in pools.items()}
+    found: dict[str, Problem] = {}
+    for key_path, scoring in chosen.items():
+        try:
+            score_mode(scoring)
+        except PluginError as error:
+            found.setdefault(str(error), Problem(key_path, str(error)))
+    return list(found.values())
+
+
+def _pools(listed: Any, problems: list[Problem]) -> dict[int, PoolConfig]:
+    """The pools without a fault, by their place; the others go to ``problems``."""
+    if not isinstance(listed, list):
+        problems.append(Problem("pools", "has to be a list of tables: write [[pools]] above each"))
+        return {}
+    usable = {}
+    for index, table in enumerate(listed):
+        pool, found = _validated(PoolConfig, table, f"pools[{index}]")
+        problems += found
+        if pool is not None:
+            usable[index] = pool
+    return usable
 
 
 def _instances(

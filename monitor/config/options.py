@@ -6,12 +6,12 @@ import argparse
 import difflib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_origin
 
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from monitor.config.fields import choices_of, extra, key_of, kind_of, range_of, section_of
+from monitor.config.fields import choices_of, extra, key_of, kind_of, range_of, section_of, type_of
 from monitor.config.model import Settings
 
 VARIABLE_PREFIX = "LOADBOARD_"
@@ -22,7 +22,7 @@ _METAVARS = {"a number": "NUMBER", "a whole number": "INTEGER"}
 _GROUPS = {
     "table": ("table", "table_mode", "group", "slots", "lanes", "max_heartbeat_age"),
     "polling": ("interval", "timeout", "jitter", "staleness", "concurrency", "max_body_bytes"),
-    "score": ("tick", "score", "unknown"),
+    "score": ("tick", "score", "unknown", "overload_waiting", "overload_kv"),
     "log": ("log_format", "log_level"),
 }
 
@@ -126,7 +126,8 @@ def _options(model: type[BaseModel], keys: tuple[str, ...], names: tuple[str, ..
         section = section_of(field)
         if section is not None:
             yield from _options(section, path, way)
-        else:
+        # A table of keys that the model does not know has no flags.
+        elif get_origin(type_of(field)) is not dict:
             yield _option(field, path, way)
 
 

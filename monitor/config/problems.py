@@ -15,6 +15,7 @@ from pydantic_core import ErrorDetails
 from monitor.config.address import shown
 from monitor.config.fields import by_key, choices_of, is_secret, kind_of, range_of, section_of
 from monitor.config.model import InstanceConfig, Settings
+from monitor.config.scoring import PoolConfig
 
 _LONGEST_VALUE = 80
 _OUT_OF_RANGE = frozenset({"greater_than_equal", "less_than_equal", "multiple_of", "finite_number"})
@@ -86,7 +87,8 @@ def sentence(error: ErrorDetails, model: type[BaseModel], below: str = "") -> st
     allowed = f": use {range_of(field)}" if range_of(field) else ""
     section = section_of(field)
     if section is not None:
-        return f"{_shown(value)} is not a table: write [{key}] and its keys below it"
+        place = f"{_section_prefix(below)}{key}"
+        return f"{_shown(value)} is not a table: write [{place}] and its keys below it"
     return f"{_shown(value)} is not {kind_of(field)}{allowed}"
 
 
@@ -121,9 +123,15 @@ def _places(below: str) -> Iterator[tuple[str, type[BaseModel]]]:
     for key, field in by_key(Settings).items():
         section = section_of(field)
         if section is not None:
-            yield f"under [{key}]", section
-    if not below.startswith("instances"):
-        yield "under [[instances]]", InstanceConfig
+            yield f"under [{_section_prefix(below)}{key}]", section
+    for lists, listed in (("instances", InstanceConfig), ("pools", PoolConfig)):
+        if not below.startswith(lists):
+            yield f"under [[{lists}]]", listed
+
+
+def _section_prefix(below: str) -> str:
+    """What stands before the name of a section of the table ``below``."""
+    return "pools." if below.startswith("pools") else ""
 
 
 def _did_you_mean(word: str, words: Sequence[str]) -> str:

@@ -51,8 +51,9 @@ def kv_demand(
     median of what is not its own.
     """
     sized = np.isfinite(view.capacity)
-    typical_capacity = median(view.capacity[sized]) or nominal_capacity
-    capacity = np.where(sized, view.capacity, typical_capacity)
+    capacity = view.capacity
+    if not sized.all():
+        capacity = np.where(sized, capacity, median(capacity[sized]) or nominal_capacity)
 
     own = view.own_tokens / capacity
     demand = np.maximum(

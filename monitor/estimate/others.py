@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
+from monitor.estimate.selection import Selection
 from monitor.estimate.typical import median
 
 FloatArray = NDArray[np.float64]
@@ -45,17 +46,22 @@ class Others:
     def __init__(self, capacity: int) -> None:
         self._value = np.zeros(capacity)
         self._in_use = np.zeros(capacity)
-        self._typical = 0.0
         self._seeded = np.zeros(capacity, dtype=np.bool_)
         self._jumped = np.zeros(capacity, dtype=np.bool_)
         self._at_ns = np.zeros(capacity, dtype=np.int64)
 
     def clear(self, slot: int) -> None:
-        """Forget the slot: a new instance is there. It starts at the fleet's median."""
+        """Forget the slot; what was in use for it is until the next tick."""
         self._value[slot] = 0.0
-        self._in_use[slot] = self._typical
         self._seeded[slot] = self._jumped[slot] = False
         self._at_ns[slot] = 0
+
+    def begin(self, slot: int, among: Selection) -> None:
+        """A new instance is in the cleared slot. It starts at what is typical ``among`` those it joins."""
+        in_use = self._in_use.copy()
+        in_use[slot] = np.nan
+        others = in_use[among]
+        self._in_use[slot] = median(others[~np.isnan(others)]) or 0.0
 
     def restore(self, slot: int, value: float, mono_ns: int) -> None:
         """Go on from ``value``, which an earlier monitor left in the table."""
@@ -93,21 +99,19 @@ class Others:
         self._jumped[slot] = False
         self._at_ns[slot] = mono_ns
 
-    def now(self, known: BoolArray, mono_ns: int) -> FloatArray:
-        """What is in use for the slots of ``known``: their own value, where false the median of the known.
+    def now(self, at: Selection, known: BoolArray, mono_ns: int) -> FloatArray:
+        """What is in use for the slots ``at``: their own value, where not ``known`` the median of the known.
 
         Where none is known the last values stay, fading.
         """
-        n = len(known)
-        value = self._value[:n]
+        value = self._value[at]
         typical = median(value[known])
         if typical is None:
-            seeded = self._seeded[:n]
-            age_s = np.maximum(mono_ns - self._at_ns[:n], 0) / 1e9
+            seeded = self._seeded[at]
+            age_s = np.maximum(mono_ns - self._at_ns[at], 0) / 1e9
             value = value * np.exp(-age_s / FADE_S)
             typical = median(value[seeded]) or 0.0
             known = seeded
-        self._typical = typical
         in_use: FloatArray = np.where(known, value, typical)
-        self._in_use[:n] = in_use
+        self._in_use[at] = in_use
         return in_use

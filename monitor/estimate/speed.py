@@ -14,6 +14,7 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from monitor.estimate.selection import Selection, key_of
 from monitor.estimate.typical import median
 
 FloatArray = NDArray[np.float64]
@@ -22,8 +23,13 @@ BoolArray = NDArray[np.bool_]
 TAU_S = 30.0
 #: Bounds of the factor: a wrong gauge may shift traffic, it must not decide alone.
 SLOWEST = 4.0
+#: How long factors are used before they are made anew: with many instances a poll comes with every tick, and
+#: moves the averages by almost nothing.
+KEEP_NS = 100_000_000
 #: The longest step that one poll may count for.
 STEP_LIMIT_S = 10.0
+#: Requests in the batch below which nothing was measured.
+LEAST_BATCH = 1e-6
 #: Output tokens per second below which a batch counts as hung.
 LEAST_RATE = 1e-6
 
@@ -37,12 +43,12 @@ class Speed:
         # How far the averages reach back: 0 nothing yet, 1 several times the window.
         self._weight = np.zeros(capacity)
         self._at_ns = np.zeros(capacity, dtype=np.int64)
-        # The factors and what they were made of: they change with polls, and are asked for on every tick.
-        self._made: tuple[bytes, float, FloatArray] | None = None
+        # The factors of each pool, what they were made of and when.
+        self._made: dict[bytes, tuple[bytes, float, int, FloatArray]] = {}
 
     def clear(self, slot: int) -> None:
         """Forget the slot: a new instance, or a restarted one, is there."""
-        self._made = None
+        self._made.clear()
         self._running[slot] = self._rate[slot] = self._weight[slot] = 0.0
         self._at_ns[slot] = 0
 
@@ -56,32 +62,38 @@ class Speed:
         self._running[slot] += (running - self._running[slot]) * step
         self._rate[slot] += (tokens_per_s - self._rate[slot]) * step
         self._weight[slot] += (1.0 - self._weight[slot]) * step
-        self._made = None
 
-    def factors(self, known: BoolArray, dead_band: float) -> FloatArray:
-        """Time per output token over the fleet's mean, within 1/4..4; 1 within ``dead_band`` and if unknown.
+    def factors(self, at: Selection, known: BoolArray, dead_band: float, mono_ns: int) -> FloatArray:
+        """Time per output token over the mean of the slots ``at``, within 1/4..4; 1 within ``dead_band`` and if
+        unknown. As they were up to 0.1 s ago, unless others of them are known now.
 
-        ``known`` says which slots take part. Short histories count in proportion: a slot starts at the mean.
+        ``known`` says which of them take part. Short histories count in proportion: a slot starts at the mean.
         """
-        made_of = known.tobytes()
-        if self._made is None or self._made[:2] != (made_of, dead_band):
-            self._made = (made_of, dead_band, self._factors(known, dead_band))
-        return self._made[2]
+        pool, made_of = key_of(at), known.tobytes()
+        made = self._made.get(pool)
+        if made is None or made[:2] != (made_of, dead_band) or not 0 <= mono_ns - made[2] < KEEP_NS:
+            self._made[pool] = made = (made_of, dead_band, mono_ns, self._factors(at, known, dead_band))
+        return made[3]
 
-    def _factors(self, known: BoolArray, dead_band: float) -> FloatArray:
+    def _factors(self, at: Selection, known: BoolArray, dead_band: float) -> FloatArray:
         factors = np.ones(len(known))
-        measured = np.flatnonzero(known & (self._running[: len(known)] > 0.0))
+        measured = np.flatnonzero(known & (self._running[at] >= LEAST_BATCH))
         if len(measured) < 2:
             return factors
+        running, weight = self._running[at][measured], self._weight[at][measured]
         # A batch without any output would take for ever: the bound below is all that it may weigh.
-        token_s = self._running[measured] / np.maximum(self._rate[measured], LEAST_RATE)
+        token_s = running / np.maximum(self._rate[at][measured], LEAST_RATE)
         middle = median(token_s) or 1.0
         # One that hangs must not make all the others look fast: it enters the mean with the bound as well.
-        mean = np.clip(token_s, middle / SLOWEST, middle * SLOWEST).mean()
-        relative = np.clip(token_s / mean, 1.0 / SLOWEST, SLOWEST)
+        mean = float(_within(token_s, middle / SLOWEST, middle * SLOWEST).sum()) / len(token_s)
+        relative = _within(token_s / mean, 1.0 / SLOWEST, SLOWEST)
         # The averages start at 0, so what they have seen of the batch is ``running / weight``.
-        batch = np.minimum(self._running[measured] / self._weight[measured], 1.0)
-        relative = 1.0 + self._weight[measured] * batch * (relative - 1.0)
-        outside = np.abs(relative - 1.0) > dead_band
-        factors[measured[outside]] = relative[outside]
+        batch = np.minimum(running / weight, 1.0)
+        relative = 1.0 + weight * batch * (relative - 1.0)
+        factors[measured] = np.where(np.abs(relative - 1.0) > dead_band, relative, 1.0)
         return factors
+
+
+def _within(values: FloatArray, least: float, most: float) -> FloatArray:
+    # np.clip costs twice as much on the few dozen values of a fleet.
+    return np.minimum(np.maximum(values, least), most)

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from monitor.config.installed import installed, origin
+from monitor.scores import plugins
 from monitor.scores.base import Loads, ScoreMode
+from monitor.scores.expected_wait import ExpectedWait
 from monitor.scores.inflight_kv import InflightKv
 from monitor.scores.token_aware import TokenAware
+from monitor.scores.weighted_sum import WeightedSum
 
 if TYPE_CHECKING:
-    from monitor.config import Settings
+    from monitor.config import Scoring
 
 __all__ = ["MODES", "Loads", "ScoreMode", "score_mode"]
 
 
-def _token_aware(settings: Settings) -> ScoreMode:
+def _token_aware(settings: Scoring) -> ScoreMode:
     options = settings.token_aware
     return TokenAware(
         prefill_weight=options.prefill_weight,
@@ -25,7 +29,7 @@ def _token_aware(settings: Settings) -> ScoreMode:
     )
 
 
-def _inflight_kv(settings: Settings) -> ScoreMode:
+def _inflight_kv(settings: Scoring) -> ScoreMode:
     options = settings.inflight_kv
     return InflightKv(
         lambda_=options.lambda_,
@@ -34,10 +38,50 @@ def _inflight_kv(settings: Settings) -> ScoreMode:
     )
 
 
-#: Every name that ``score`` in the configuration may have.
-MODES = {"token_aware": _token_aware, "inflight_kv": _inflight_kv}
+def _expected_wait(settings: Scoring) -> ScoreMode:
+    options = settings.expected_wait
+    return ExpectedWait(
+        throughput=options.throughput,
+        request_tokens=options.request_tokens,
+        kv_weight=options.kv_weight,
+        kv_limit=options.kv_limit,
+        nominal_kv_capacity=settings.token_aware.nominal_kv_capacity,
+    )
 
 
-def score_mode(settings: Settings) -> ScoreMode:
-    """The mode that ``settings.score`` names, with its options."""
-    return MODES[settings.score](settings)
+def _weighted_sum(settings: Scoring) -> ScoreMode:
+    options = settings.weighted_sum
+    return WeightedSum(
+        prefill_weight=options.prefill_weight,
+        decode_weight=options.decode_weight,
+        waiting_weight=options.waiting_weight,
+        backlog_weight=options.backlog_weight,
+        prefill_rate=options.prefill_rate,
+        qps_weight=options.qps_weight,
+        nominal_prompt_tokens=settings.token_aware.prompt_tokens,
+    )
+
+
+#: The monitor's own modes, by what ``score`` in the configuration is for them.
+MODES = {
+    "token_aware": _token_aware,
+    "inflight_kv": _inflight_kv,
+    "expected_wait": _expected_wait,
+    "weighted_sum": _weighted_sum,
+}
+
+
+def score_mode(settings: Scoring) -> ScoreMode:
+    """The mode that ``settings.score`` names, with its options.
+
+    :class:`plugins.PluginError` for one of another package that cannot be used.
+    """
+    own = MODES.get(settings.score)
+    if own is None:
+        return plugins.load(settings.score, settings.score_options)
+    if installed(settings.score):
+        raise plugins.PluginError(
+            f"{origin(settings.score)} has the name of one of the monitor's own modes: uninstall its "
+            "package, or have it renamed"
+        )
+    return own(settings)

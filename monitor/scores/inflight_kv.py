@@ -4,9 +4,10 @@
 
     S = n + lambda * k/(1 - k)       k clamped to kv_limit (0.999), lambda 1.5
 
-Formula after the load policy of the SMG router (its pull request 1629). There n is the polled count and k
-the polled usage, which herd between two polls; here n = own + others and k is the demand corrected by what
-was dispatched since the poll, as in every mode of this project.
+Formula after the load policy of the SMG router as its pull request 1629 brought it in. There n is what that
+one router process has in flight, blind to all others, and k the polled usage, the same for every pick between
+two polls and 0 where unknown. Here n = own + others and k is the demand corrected by what was dispatched since
+the poll, as in every mode of this project.
 """
 
 from __future__ import annotations

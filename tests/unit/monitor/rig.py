@@ -25,6 +25,21 @@ def config(*ids: str, **options: Any) -> MonitorConfig:
     return MonitorConfig(instances=instances, **options)
 
 
+def with_instance(base: MonitorConfig, index: int, **changes: Any) -> MonitorConfig:
+    """``base`` with one instance changed."""
+    instances = list(base.instances)
+    instances[index] = InstanceConfig(**{**instances[index].model_dump(exclude_unset=True), **changes})
+    return base.model_copy(update={"instances": tuple(instances)})
+
+
+def with_each(base: MonitorConfig, **values: Sequence[Any]) -> MonitorConfig:
+    """``base`` with these keys of its instances, one value per instance."""
+    for key, each in values.items():
+        for index, value in enumerate(each):
+            base = with_instance(base, index, **{key: value})
+    return base
+
+
 def listed(configured: MonitorConfig) -> Sequence[Discovered]:
     """The instances of a configuration as the monitor sees them."""
     return StaticSource(configured.instances).current()
@@ -77,7 +92,8 @@ class Rig:
         return self.table.live(self.slot(name))
 
     def others(self, name: str) -> float:
-        return float(self.fleet.others.now(self.fleet.up[: self.table.n], self.now_ns)[self.slot(name)])
+        known = self.fleet.up[: self.table.n]
+        return float(self.fleet.others.now(slice(0, len(known)), known, self.now_ns)[self.slot(name)])
 
     def detail(self, name: str) -> Detail:
         return self.table.details[self.slot(name)]

@@ -30,12 +30,13 @@ def write(tmp_path: Path) -> Write:
 def other_value(option: Option) -> str:
     """A valid text for ``option`` that is not its default."""
     special = {"table": "/other", "table_mode": "0600", "group": "proxies", "slots": "80"}
+    special["score"] = "weighted_sum"
     if option.key_path in special:
         return special[option.key_path]
     if option.choices:
         return next(choice for choice in option.choices if choice != option.default)
     if option.kind == "a number":
-        return f"{float(option.default) * 0.98:g}"
+        return f"{float(option.default) * 0.98 or 0.5:g}"
     return str(int(option.default) + 1)
 
 

@@ -15,7 +15,7 @@ from monitor.estimate.dispatched import DispatchRate
 from monitor.estimate.frozen import COUNTS_FROZEN_AFTER_S, FROZEN_AFTER_S, Frozen
 from monitor.estimate.kv import KvView, kv_demand
 from monitor.estimate.means import Means
-from monitor.estimate.speed import SLOWEST, Speed
+from monitor.estimate.speed import KEEP_NS, SLOWEST, Speed
 from monitor.sample import Reading
 
 NAN = math.nan
@@ -129,7 +129,8 @@ def speed_after(
     for second in range(seconds + 1):
         for slot, (running, rate) in enumerate(slots):
             speed.sampled(slot, running, rate, (1000 + second) * 10**9)
-    return speed.factors(np.ones(len(slots), dtype=np.bool_), dead_band).tolist()
+    known = np.ones(len(slots), dtype=np.bool_)
+    return speed.factors(slice(0, len(slots)), known, dead_band, (1000 + seconds) * 10**9).tolist()
 
 
 def test_an_instance_that_takes_twice_the_time_per_token_is_that_much_slower() -> None:
@@ -171,13 +172,33 @@ def test_a_batch_without_output_is_slow_and_does_not_make_the_others_fast() -> N
     assert hung == pytest.approx(SLOWEST, rel=1e-3)
 
 
+def test_factors_are_made_anew_after_a_moment_and_for_others() -> None:
+    speed, everyone = Speed(3), np.ones(3, dtype=np.bool_)
+    rates = (500.0, 500.0, 100.0)
+
+    def polled(second: int) -> None:
+        for slot, rate in enumerate(rates):
+            speed.sampled(slot, 10.0, rate, (1000 + second) * 10**9)
+
+    for second in range(30):
+        polled(second)
+    now = 1029 * 10**9
+    before = speed.factors(slice(0, 3), everyone, 0.1, now)
+    polled(30)
+    assert speed.factors(slice(0, 3), everyone, 0.1, now + KEEP_NS - 1) is before
+    assert speed.factors(slice(0, 3), everyone, 0.1, now + KEEP_NS)[2] > before[2]
+    assert speed.factors(slice(0, 3), np.array([True, True, False]), 0.1, now).tolist() == [1.0] * 3
+    assert speed.factors(np.array([0, 2]), everyone[:2], 0.1, now)[1] > 1.1
+    assert len(speed.factors(slice(0, 3), everyone, 0.1, now)) == 3
+
+
 def test_a_cleared_slot_has_no_speed_of_its_own() -> None:
     speed = Speed(2)
     for second in range(100):
         speed.sampled(0, 10.0, 500.0, second * 10**9)
         speed.sampled(1, 10.0, 100.0, second * 10**9)
     speed.clear(1)
-    assert speed.factors(np.array([True, True]), 0.1).tolist() == [1.0, 1.0]
+    assert speed.factors(slice(0, 2), np.array([True, True]), 0.1, 10**12).tolist() == [1.0, 1.0]
 
 
 @settings(deadline=None)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from monitor.config import InstanceConfig, MonitorConfig
+from monitor.config import MonitorConfig
 from monitor.membership import GRACE_NS
 from monitor.reclaim import reclaim
 from monitor.sample import Reading
@@ -16,16 +16,9 @@ from score_table.layout import UNITS, Mark
 from score_table.pick.rules import band_of
 from score_table.writer import Reclaimed
 from tests.unit.monitor.fake_table import FakeTable
-from tests.unit.monitor.rig import Rig, config
+from tests.unit.monitor.rig import Rig, config, with_instance
 
 GRACE_S = GRACE_NS / 1e9
-
-
-def with_instance(base: MonitorConfig, index: int, **changes: Any) -> MonitorConfig:
-    """``base`` with one instance changed."""
-    instances = list(base.instances)
-    instances[index] = InstanceConfig(**{**instances[index].model_dump(exclude_unset=True), **changes})
-    return base.model_copy(update={"instances": tuple(instances)})
 
 
 def test_instances_get_slots_in_the_order_of_the_configuration() -> None:

@@ -28,7 +28,8 @@ class Fleet:
         self.others.sampled(slot, foreign, self.now_ns, 1.0, STALE_S, cold)
 
     def now(self, *known: bool) -> list[float]:
-        return self.others.now(np.array(known, dtype=np.bool_), self.now_ns).tolist()
+        at = slice(0, len(known))
+        return self.others.now(at, np.array(known, dtype=np.bool_), self.now_ns).tolist()
 
 
 def test_the_time_constant_is_ten_seconds_or_three_polls() -> None:
@@ -91,6 +92,7 @@ def test_a_newcomer_starts_at_the_median_even_before_a_tick_has_seen_it() -> Non
     fleet.sample(0, 4.0, cold=True)
     fleet.now(True)
     fleet.others.clear(1)
+    fleet.others.begin(1, slice(0, 2))
     fleet.sample(1, 0.0)
     assert fleet.now(True, True)[1] == pytest.approx(4.0 * math.exp(-0.1))
 

@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import pytest
 from structlog.testing import capture_logs
 
-from monitor import board as board_module
 from monitor import pollers
 from monitor.clock import SystemClock
 from monitor.config import ConfigError, MonitorConfig, options
 from monitor.config.problems import Problem
+from monitor.config.score_sections import OWN_MODES
 from monitor.daemon import Daemon, keep_fixed, open_table
 from monitor.fleet import Fleet
 from monitor.membership import Membership
+from monitor.pools import Rules
 from monitor.scores.base import ScoreMode
 from monitor.sd_notify import Notifier
 from monitor.service import Service
-from monitor.tick import Rules, Ticker
 from score_table.errors import TableError
 from score_table.reader import TableReader
 from tests.unit.monitor.daemon_rig import START_S, Silence, Start, engines
@@ -60,6 +60,34 @@ def test_a_bad_reload_keeps_the_configuration_and_names_every_fault(monitor: Sta
         assert "kv_wait" in running.log()
         engine.says(num_requests_running=5)
         running.wait_for("one", inflight=5.0)
+
+
+def test_an_instance_drains_and_comes_back_by_reloads(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        running = monitor({"one": engine.url})
+        running.start()
+        running.wait_for("one", state="up", mark="")
+        for extra, mark in (("draining = true", "draining"), ("draining = false", "")):
+            running.configure({"one": engine.url}, extra)
+            running.signal(signal.SIGHUP)
+            running.wait_for("one", state="up", mark=mark)
+        assert running.instance("one").generation == 1
+
+
+def test_pools_and_weights_follow_a_reload(monitor: Start) -> None:
+    with engines(2) as (first, second):
+        listed = {"one": first.url, "two": second.url}
+        running = monitor(listed)
+        running.start()
+        running.wait_for("one", state="up", score=1.0)
+        running.configure(listed, "weight = 0.5")
+        running.signal(signal.SIGHUP)
+        running.wait_for("one", score=2.0)
+        extra = 'weight = 0.5\ntags = { role = "a" }\n[[pools]]\ntags = { role = "a" }\nscore = "inflight_kv"'
+        running.configure(listed, extra)
+        running.signal(signal.SIGHUP)
+        running.wait_for("one", score=0.0, tags={"role": "a"})
+        assert running.wait_for("two").score == 1.0
 
 
 def test_what_only_a_restart_can_change_is_said(monitor: Start) -> None:
@@ -151,14 +179,6 @@ class Watched:
         patch.setattr(pollers, "Poller", _Polls)
         self._note(pollers, "Schedule", lambda interval, jitter, _: {"interval": interval, "jitter": jitter})
         self._note(pollers, "Fetcher", lambda most: {"max_body_bytes": most})
-        self._note(board_module, "Ticker", lambda *args: {"mode": args[2], "rules": args[3]})
-        configure = Ticker.configure
-
-        def configured(ticker: Ticker, mode: ScoreMode, rules: Rules) -> None:
-            self._given.update(mode=mode, rules=rules)
-            configure(ticker, mode, rules)
-
-        patch.setattr(Ticker, "configure", configured)
         self.log = Silence()
         self.log.level = loaded.log_level
         self.wanted: Callable[[], MonitorConfig] = lambda: loaded
@@ -182,6 +202,7 @@ class Watched:
     async def in_force(self) -> InForce:
         latest = _Polls.made[-1]
         fleet: Fleet = latest.sink
+        pool = fleet.pools.at(0)
         permits = 0
         while not latest.limiter.locked():
             await latest.limiter.acquire()
@@ -194,7 +215,9 @@ class Watched:
             staleness=fleet.staleness_s,
             tick=await self._pace(),
             log_level=self.log.level,
-            first_means=(fleet.means.prompt_tokens, fleet.means.generated_tokens),
+            mode=pool.mode,
+            rules=pool.rules,
+            first_means=(pool.means.prompt_tokens, pool.means.generated_tokens),
             **self._given,
         )
 
@@ -243,6 +266,8 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "max_body_bytes": (70_000, "max_body_bytes"),
     "score": ("inflight_kv", "mode"),
     "unknown": ("avoid", "rules"),
+    "overload_waiting": (10, "rules"),
+    "overload_kv": (0.9, "rules"),
     "log_level": ("debug", "log_level"),
     "token_aware.prefill_weight": (1.0, "mode"),
     "token_aware.kv_weight": (1.0, "mode"),
@@ -254,6 +279,16 @@ CHANGES: dict[str, tuple[Any, str]] = {
     "token_aware.speed_dead_band": (0.5, "rules"),
     "inflight_kv.lambda": (3.0, "mode"),
     "inflight_kv.kv_limit": (0.9, "mode"),
+    "expected_wait.throughput": (900.0, "mode"),
+    "expected_wait.request_tokens": (50.0, "mode"),
+    "expected_wait.kv_weight": (1.0, "mode"),
+    "expected_wait.kv_limit": (0.9, "mode"),
+    "weighted_sum.prefill_weight": (2.0, "mode"),
+    "weighted_sum.decode_weight": (0.2, "mode"),
+    "weighted_sum.waiting_weight": (1.0, "mode"),
+    "weighted_sum.backlog_weight": (0.0, "mode"),
+    "weighted_sum.prefill_rate": (900.0, "mode"),
+    "weighted_sum.qps_weight": (0.1, "mode"),
 }
 
 
@@ -268,7 +303,7 @@ def test_a_reloadable_option_is_followed_by_what_works_by_it(
     value, part = CHANGES[key]
     section, dot, name = key.rpartition(".")
     common: dict[str, Any] = {"table": table_name, "slots": 16}
-    if section == "inflight_kv":
+    if section in OWN_MODES:
         common["score"] = section
     changed = {section: {name: value}} if dot else {name: value}
 

@@ -13,13 +13,15 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from monitor.config import MonitorConfig
+from monitor.details import MOST_PER_TICK
 from monitor.estimate.frozen import COUNTS_FROZEN_AFTER_S, FROZEN_AFTER_S
 from monitor.polling.failure import FailureKind
 from monitor.reclaim import Jumps
 from monitor.sample import Reading
+from monitor.scores import MODES
 from monitor.scores.base import Loads
 from monitor.scores.token_aware import TokenAware
-from monitor.tick import Rules, Ticker
+from monitor.tick import Ticker
 from score_table.layout import UNITS, Mark
 from score_table.pick.rules import band_of
 from tests.unit.monitor.fake_table import FakeTable
@@ -467,7 +469,7 @@ counted = st.tuples(st.integers(0, 10_000), st.integers(0, 10_000))
 @settings(deadline=None, max_examples=150)
 @given(
     polls=st.lists(st.tuples(readings, readings, counted, st.floats(0.01, 8.0)), min_size=1, max_size=4),
-    score=st.sampled_from(["token_aware", "inflight_kv"]),
+    score=st.sampled_from(sorted(MODES)),
 )
 def test_whatever_is_polled_the_table_is_exact_and_grows_with_each_own_request(
     polls: list[tuple[dict[str, Any], dict[str, Any], tuple[int, int], float]], score: str
@@ -508,7 +510,7 @@ def test_a_score_that_is_not_finite_becomes_the_request_count_and_is_told(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     rig = Rig(config("a", "b"))
-    rig.board.ticker.configure(_Unsound(kv_weight=0.0), Rules())
+    rig.fleet.pools.at(0).mode = _Unsound(kv_weight=0.0)
     rig.sample("a", load=9)
     rig.sample("b", load=9)
     rig.table.dispatch(rig.slot("a"), 3)
@@ -566,6 +568,18 @@ def test_each_detail_record_is_written_about_twice_a_second() -> None:
         most = max(most, rig.table.details_written - before)
     assert rig.table.details_written - written == pytest.approx(16 * 4, abs=2)
     assert most <= 2
+
+
+def test_where_much_happens_nothing_else_is_written() -> None:
+    names = [f"i{number}" for number in range(64)]
+    rig = Rig(config(*names, slots=64), FakeTable(capacity=64))
+    rig.tick(2.0)
+    for polled in (names[:MOST_PER_TICK], names):
+        for name in polled:
+            rig.sample(name, load=7)
+        before = rig.table.details_written
+        rig.tick(0.02)
+        assert rig.table.details_written - before == len(polled)
 
 
 def test_a_slot_to_which_something_happened_has_a_new_record_at_the_next_tick() -> None:
@@ -707,7 +721,7 @@ def test_an_engine_restart_begins_its_rates_and_its_speed_anew() -> None:
     assert qps is None or qps >= 0.0
 
 
-def test_a_tick_needs_nothing_but_a_table_a_fleet_and_a_mode() -> None:
+def test_a_tick_needs_nothing_but_a_table_and_a_fleet() -> None:
     rig = Rig(config("a"))
-    ticker = Ticker(rig.table, rig.fleet, TokenAware(), Rules())
+    ticker = Ticker(rig.table, rig.fleet)
     assert ticker.tick(rig.now_ns, rig.now_ns) == []
