@@ -138,7 +138,8 @@ def _environment() -> dict[str, str]:
     return {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith("LOADBOARD_") and name != "PROXY_INSTANCE_STRATEGY"
+        if not name.startswith("LOADBOARD_")
+        and name not in ("PROXY_INSTANCE_STRATEGY", "PROXY_TAG_STRATEGIES")
     }
 
 

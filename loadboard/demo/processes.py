@@ -58,10 +58,14 @@ class Children:
 
     def start(self, name: str, module: str, arguments: Sequence[str]) -> Child:
         """Start ``python -m module arguments`` in a session and process group of its own."""
+        return self.start_program(name, [sys.executable, "-m", module, *arguments])
+
+    def start_program(self, name: str, command: Sequence[str]) -> Child:
+        """The same for any program."""
         log = self._directory / f"{name}.log"
         with log.open("wb") as output:
             popen = subprocess.Popen(
-                [sys.executable, "-m", module, *arguments],
+                command,
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

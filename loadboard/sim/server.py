@@ -178,6 +178,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"cannot listen on {args.host} port {args.port}: {error.strerror or error}", file=sys.stderr)
         return 1
     with listener:
+        # Connections inherit it. asyncio sets it by itself only where it made the listening socket; without it a
+        # token may wait 40 ms for the client's acknowledgement of the one before.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         host, port = listener.getsockname()[:2]
         name = f"[{host}]" if family == socket.AF_INET6 else host
         print(f"simulated engine on http://{name}:{port}", flush=True)

@@ -13,6 +13,7 @@ import pytest
 
 from loadboard.cli import COMMANDS, build_parser, main
 from monitor.config import options
+from monitor.config.score_sections import OWN_MODES
 from proxy_adapter.factory import ALIASES, STRATEGIES
 
 ROOT = Path(__file__).parents[3]
@@ -87,10 +88,10 @@ def test_the_help_of_run_has_a_group_per_subject_and_shows_choices(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = help_of("run", capsys)
-    for group in ("table", "polling", "score", "log", "token_aware", "inflight_kv"):
+    for group in ("table", "polling", "score", "log", *OWN_MODES):
         assert f"\n{group}:\n" in out
     choices = [option for option in options() if option.choices]
-    assert len(choices) >= 4
+    assert len(choices) >= 3
     for option in choices:
         assert f"{option.flag} {{{','.join(option.choices)}}}" in out
     assert "TEXT" not in out

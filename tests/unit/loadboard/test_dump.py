@@ -28,6 +28,7 @@ UP = InstanceFacts(
     outstanding=1234,
     held=12,
     dispatched=1234567,
+    decisions={"score": 1234567},
     ended=1233333,
     score=1234.25,
     age_s=0.44,
