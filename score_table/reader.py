@@ -215,7 +215,7 @@ class TableReader:
 
     def _instances(self, fade: int, boot: int) -> list[InstanceFacts]:
         segment, core = self._segment, PlainCore(self._segment)
-        base = segment.row(0)
+        head = segment.row(0 if fade < 0 else 1)
         found = []
         for slot, identity in self._holders():
             detail = read_detail(segment, slot)
@@ -226,7 +226,7 @@ class TableReader:
             sample: dict[str, Any] = {
                 name: getattr(detail, name) for name in SAMPLE_FIELDS if name not in ("kv_capacity", "slots")
             }
-            mark = band_of(base[slot])
+            mark = band_of(head[slot])
             found.append(
                 InstanceFacts(
                     id=identity.id,
