@@ -6,7 +6,7 @@ BIN     = $(VENV)/bin
 UV     := $(shell command -v uv 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help install run test lint format test-real stress stress-torn sanitize bench wheels test-arm64 test-free-threaded clean
+.PHONY: help install run test lint format test-real stress stress-torn sanitize bench bench-routing bench-gateway wheels test-arm64 test-free-threaded clean
 
 help:  ## Show this list
 	@awk -F':.*## ' '/^[a-z0-9-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -54,6 +54,12 @@ sanitize: install  ## Test the native core under AddressSanitizer and UndefinedB
 
 bench: install  ## Measure what a pick costs (CHECK=1: against the goals; ARGS=--quick: within 40 s)
 	$(BIN)/python -m bench.selection $(if $(filter-out 0,$(CHECK)),--check) $(ARGS)
+
+bench-routing: install  ## Measure how good the choices are, in virtual time (45 minutes, resumable; CHECK=1; ARGS=--quick: 6 minutes)
+	$(BIN)/python -m bench.routing $(if $(filter-out 0,$(CHECK)),--check) $(ARGS)
+
+bench-gateway: install  ## Measure the demo proxy beside nginx and other ways to pick, in real time (two hours; CHECK=1; ARGS)
+	$(BIN)/python -m bench.gateway $(if $(filter-out 0,$(CHECK)),--check) $(ARGS)
 
 wheels: install  ## Build wheel and source distribution into dist/, try them on every CPython here (PYTHONS="3.10 3.13")
 	$(BIN)/python -m tests.platform.wheels

@@ -42,7 +42,12 @@ def home(tmp_path: Path) -> Iterator[Path]:
 
 def environment(home: Path) -> dict[str, str]:
     # A user's own settings are not the demo's.
-    own = {"LOADBOARD_TABLE": "not a table", "LOADBOARD_SCORE": "none", "PROXY_INSTANCE_STRATEGY": "none"}
+    own = {
+        "LOADBOARD_TABLE": "not a table",
+        "LOADBOARD_SCORE": "none",
+        "PROXY_INSTANCE_STRATEGY": "none",
+        "PROXY_TAG_STRATEGIES": "none",
+    }
     return os.environ | own | {"TMPDIR": str(home / "tmp"), "TERM": "xterm"}
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import numpy as np
 import pytest
 from starlette.applications import Starlette
 from starlette.background import BackgroundTask
@@ -22,13 +21,19 @@ from starlette.routing import Route
 
 from loadboard import exits
 from loadboard.cli import build_parser
-from monitor.scores.base import Loads
+from monitor.scores import MODES, plugins
+from monitor.scores.expected_wait import ExpectedWait
+from monitor.scores.inflight_kv import InflightKv
 from monitor.scores.token_aware import TokenAware
+from monitor.scores.weighted_sum import WeightedSum
 from proxy_adapter import Dispatch, Strategy, build_instance_strategy
 from proxy_adapter.factory import ALIASES, STRATEGIES
+from score_table.explanation import ESTIMATES, Explained, Explanation
+from score_table.layout import Reason
 from score_table.pick import CORES
 from score_table.reader import InstanceFacts, LaneFacts, TableSnapshot
 from tests.tables import make_table
+from tests.unit.monitor.loads import loads
 from tests.unit.proxy_adapter.instances import plain
 
 ROOT = Path(__file__).parents[2]
@@ -65,10 +70,17 @@ def test_every_command_stands_in_the_commands_page(command: str) -> None:
     assert f"| `loadboard {command}` |" in COMMANDS
 
 
-@pytest.mark.parametrize("facts", [TableSnapshot, LaneFacts, InstanceFacts])
-def test_every_field_of_dump_stands_in_the_commands_page(facts: Any) -> None:
+@pytest.mark.parametrize("facts", [TableSnapshot, LaneFacts, InstanceFacts, Explanation, Explained])
+def test_every_field_of_dump_and_why_stands_in_the_commands_page(facts: Any) -> None:
     for field in dataclasses.fields(facts):
         assert f"| `{field.name}` |" in COMMANDS, field.name
+
+
+def test_every_reason_and_every_kind_of_estimate_stand_in_the_commands_page() -> None:
+    for reason in Reason:
+        assert f"| `{reason.name.lower()}` |" in COMMANDS, reason
+    for estimate in ESTIMATES:
+        assert f"`{estimate}`" in COMMANDS, estimate
 
 
 def test_every_exit_status_stands_in_the_commands_page() -> None:
@@ -210,6 +222,26 @@ def test_the_streaming_example_counts_until_the_body_has_ended(
         writer.close()
 
 
+def test_the_example_of_pools_makes_a_strategy_per_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOADBOARD_TABLE", "/loadboard-docs-no-such-table")
+    section = LIBRARY.split("## Pools")[1].split("\n## ")[0]
+    namespace: dict[str, Any] = {"build_instance_strategy": build_instance_strategy}
+    exec(section.split("```python\n")[1].split("```")[0], namespace)
+    strategy = namespace["strategy"]
+    try:
+        status = strategy.status()
+        assert "| `pools` |" in LIBRARY
+        assert f"`{strategy.name}`" in section
+        strategies = {name: pool["strategy"] for name, pool in status["pools"].items()}
+        assert strategies.pop("default") == "least_load"
+        text = ",".join(f"{name}:{strategy}" for name, strategy in strategies.items())
+        assert f"`{text}`" in section
+        strategy.select(plain(2), namespace["hint"])
+        assert strategy.status()["degraded_picks"]["untagged"] == 1
+    finally:
+        strategy.close()
+
+
 def test_the_library_page_has_every_member_and_every_key_of_status() -> None:
     strategy = build_instance_strategy("least_load", table=None)
     for key in strategy.status():
@@ -221,14 +253,25 @@ def test_the_library_page_has_every_member_and_every_key_of_status() -> None:
 
 
 def test_the_example_of_the_score_page_is_what_the_code_computes() -> None:
-    loads = Loads(
-        own=np.array([4.0]),
-        others=np.array([2.0]),
-        n=np.array([6.0]),
-        pending=np.array([2000.0]),
-        kv=np.array([0.5]),
-        speed=np.array([1.0]),
-        slots=np.array([64.0]),
-    )
-    assert TokenAware().score(loads).tolist() == [18.0]
+    load = loads(own=4.0, others=2.0, n=6.0, pending=2000.0, kv=0.5, slots=64.0)
+    assert TokenAware().score(load).tolist() == [18.0]
     assert "= 13 + 5 = 18" in PAGES["score.md"]
+    others = [
+        f"{mode.score(load)[0]:.1f} in `{mode.name}`"
+        for mode in (InflightKv(), ExpectedWait(), WeightedSum())
+    ]
+    assert f"has {', '.join(others[:2])} and {others[2]}." in PAGES["score.md"].replace("\n", " ")
+
+
+def test_every_score_mode_stands_in_the_score_page_with_when_to_use_it() -> None:
+    for name in MODES:
+        assert f"\n| `{name}` | " in PAGES["score.md"], name
+
+
+def test_the_score_mode_of_the_score_page_is_one() -> None:
+    example = PAGES["score.md"].split("## A mode of your own")[1].split("```python\n")[1].split("```")[0]
+    namespace: dict[str, Any] = {"__name__": "my_scores"}
+    exec(compile(example, "score.md", "exec", dont_inherit=True), namespace)
+    mode = namespace["Shortest"]({"headroom": 2.0})
+    assert plugins.fault_of(mode, "shortest") == ""
+    assert mode.score(loads(n=4.0, kv=0.5)).tolist() == [6.0]
