@@ -55,10 +55,10 @@ sanitize: install  ## Test the native core under AddressSanitizer and UndefinedB
 bench: install  ## Measure what a pick costs (CHECK=1: against the goals; ARGS=--quick: within 40 s)
 	$(BIN)/python -m bench.selection $(if $(filter-out 0,$(CHECK)),--check) $(ARGS)
 
-bench-routing: install  ## Measure how good the choices are, in virtual time (45 minutes, resumable; CHECK=1; ARGS=--quick: 6 minutes)
+bench-routing: install  ## Measure how good the choices are, in virtual time (45 minutes, resumable; CHECK=1; ARGS=--quick: 7 minutes)
 	$(BIN)/python -m bench.routing $(if $(filter-out 0,$(CHECK)),--check) $(ARGS)
 
-bench-gateway: install  ## Measure the demo proxy beside nginx and other ways to pick, in real time (two hours; CHECK=1; ARGS)
+bench-gateway: install  ## Measure the demo proxy beside nginx and other ways to pick, in real time (two hours; CHECK=1; ARGS=--quick: 10 minutes)
 	$(BIN)/python -m bench.gateway $(if $(filter-out 0,$(CHECK)),--check) $(ARGS)
 
 wheels: install  ## Build wheel and source distribution into dist/, try them on every CPython here (PYTHONS="3.10 3.13")

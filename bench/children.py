@@ -42,5 +42,13 @@ def child(
 
 def die_with_parent() -> None:
     """For the child: SIGKILL at the parent's end reaches it even where it is stopped. ^C is for the parent."""
-    ctypes.CDLL(None).prctl(_PDEATHSIG, int(signal.SIGKILL))
+    signal_at_parents_end(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+def signal_at_parents_end(number: signal.Signals) -> None:
+    """For the child: it gets that signal as soon as its parent is gone, however that ended.
+
+    A parent that is gone already sends nothing any more; see :func:`os.getppid`.
+    """
+    ctypes.CDLL(None).prctl(_PDEATHSIG, int(number))

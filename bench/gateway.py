@@ -6,12 +6,14 @@ import argparse
 import json
 import os
 import signal
+import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.peers import experiments, nginx, report
+from bench.peers import nginx, report
 from bench.peers.experiments import ALL, EXPERIMENTS, FULL, QUICK, perform, plan_of, seconds_of
 from bench.peers.goals import GOALS, judge
 from bench.peers.outcome import Outcome
@@ -41,8 +43,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     left = [run for run in plan if run not in results.counted]
-    minutes = sum(seconds_of(run, times) for run in left) / 60
-    print(f"{len(left)} of {len(plan)} runs to make, about {minutes:.0f} minutes", flush=True)
+    described = _machine()
+    for key, value in described.items():
+        print(f"{key + ':':<14}{value}")
+    ahead = sum(seconds_of(run, times) for run in left)
+    print(f"{len(left)} of {len(plan)} runs to make, about {_minutes(ahead)}", flush=True)
+    expected = 0.0
+    began = time.monotonic()
     try:
         for run in left:
             for _ in range(_ATTEMPTS):
@@ -52,27 +59,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 print(report.run_line(run, found.figures, found.problems), flush=True)
                 if not found.problems:
                     break
+            expected += seconds_of(run, times)
+            if expected < ahead:
+                # By what runs have taken here so far, those included that did not count.
+                rest = (ahead - expected) * (time.monotonic() - began) / expected
+                print(f"about {_minutes(rest)} left", flush=True)
     except KeyboardInterrupt:
         how = f"the same with --resume {args.resume} goes on here" if args.resume else "nothing was kept"
         print(f"broken off; {how}", file=sys.stderr)
         return 130
-    return _finish(args, settings, results, repetitions)
+    return _finish(args, settings, results, repetitions, described)
 
 
 def _finish(
-    args: argparse.Namespace, settings: dict[str, Any], results: ResultsFile, repetitions: int
+    args: argparse.Namespace,
+    settings: dict[str, Any],
+    results: ResultsFile,
+    repetitions: int,
+    described: dict[str, str],
 ) -> int:
-    # Loads numpy, whose threads must not be there while other processes are started.
-    from bench import machine
-
     verdicts = judge([goal for goal in GOALS if goal.experiment in args.only], results.counted, repetitions)
     print(f"\n{report.tables(results.counted, repetitions)}\n")
     if args.check:
         print(report.verdicts(verdicts))
     if args.json:
-        whole = report.as_json(machine.describe(), settings, results.counted, results.rejected, verdicts)
+        whole = report.as_json(described, settings, results.counted, results.rejected, verdicts)
         args.json.write_text(json.dumps(whole, indent=1) + "\n")
     return 1 if args.check and not all(verdict.met for verdict in verdicts) else 0
+
+
+def _machine() -> dict[str, str]:
+    """What it is and how busy, before anything of this is. Asked in another process, since it loads numpy, whose
+    threads must not be there while other processes are started."""
+    asked = "import json; from bench import machine; print(json.dumps(machine.describe()))"
+    said = subprocess.run([sys.executable, "-c", asked], check=True, capture_output=True, text=True)
+    described: dict[str, str] = json.loads(said.stdout)
+    return described
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 100 else f"{seconds / 60:.0f} minutes"
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -83,7 +109,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="print every goal beside its figure; exit status 1 if one is missed",
     )
-    parser.add_argument("--quick", action="store_true", help="short runs, to see that all of it works")
+    parser.add_argument(
+        "--quick", action="store_true", help="short runs, ten minutes in all, to see that all of it works"
+    )
     parser.add_argument(
         "--resume",
         type=Path,
@@ -110,8 +138,12 @@ def _parser() -> argparse.ArgumentParser:
 
 def _experiments(text: str) -> tuple[str, ...]:
     names = text.split(",")
-    if not set(names) <= set(experiments.EXPERIMENTS):
-        raise argparse.ArgumentTypeError(f"choose from {', '.join(EXPERIMENTS)}")
+    unknown = [name for name in names if name not in EXPERIMENTS]
+    if unknown:
+        named = ", ".join(map(repr, unknown))
+        raise argparse.ArgumentTypeError(
+            f"there is no experiment {named}: choose from {', '.join(EXPERIMENTS)}"
+        )
     return tuple(name for name in EXPERIMENTS if name in names)
 
 

@@ -19,6 +19,7 @@ from typing import NamedTuple
 from bench import machine
 from bench.virtual import plot, pool, report
 from bench.virtual.goals import Goal, goals, judge
+from bench.virtual.leftovers import sweep
 from bench.virtual.plan import FULL, QUICK, Effort, Run, cost, longest_first
 from bench.virtual.store import Store
 from bench.virtual.tables import Table, tables
@@ -42,7 +43,7 @@ class Plan(NamedTuple):
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 1 if ``--check`` finds a goal missed, 130 after an interrupt."""
+    """Exit status 1 if ``--check`` finds a goal missed, 2 if there is none to check, 130 after an interrupt."""
     args = _parser().parse_args(arguments)
     plan = _plan(args)
     if not plan.goals and not plan.tables:
@@ -51,12 +52,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # What the product says of simulated faults is not about this machine.
     logging.disable(logging.ERROR)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if args.check and not args.list and not plan.goals:
+        print(
+            f"no goal is called like {args.only!r}, only tables are, so there is nothing to check: leave --check out, "
+            "or see --list",
+            file=sys.stderr,
+        )
+        return 2
     store = Store(args.results)
+    if store.damaged:
+        print(f"{args.results}: {store.damaged} damaged lines are skipped", file=sys.stderr)
     runs = plan.runs()
     missing = [run for run in runs if store.get(run) is None]
     if args.list:
         print(_listed(plan, missing))
         return 0
+    sweep()
     described = machine.describe()
     for key, value in described.items():
         print(f"{key + ':':<14}{value}")
@@ -74,7 +85,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"\n{report.table(table, store.get)}")
     verdicts = judge(plan.goals, store.get) if args.check or args.json else []
     if args.check:
-        print(f"\n{report.verdicts(verdicts)}" if verdicts else "\nno goal is called like that")
+        print(f"\n{report.verdicts(verdicts)}")
     if args.json:
         result = report.as_json(described, runs, plan.tables, verdicts, store.get)
         args.json.write_text(json.dumps(result, indent=1) + "\n")
@@ -124,6 +135,10 @@ def _listed(plan: Plan, missing: Iterable[Run]) -> str:
         for table in plan.tables
     ]
     width = max(len(text) for text, _ in parts)
+    lines.append(
+        "runs: simulations that a line needs; new: those of them that no line above needs; CPU s: what the new ones took "
+        "on the machine of docs/benchmark.md"
+    )
     lines.append(f"{'':<{width}}  {'runs':>5}  {'new':>5}  {'CPU s':>6}")
     for text, runs in parts:
         new = set(runs) - seen

@@ -52,12 +52,16 @@ def _summary(config: MonitorConfig) -> Iterator[str]:
     """What differs from the defaults, and what was not checked."""
     from monitor.config import options
     from monitor.config.installed import origin
+    from monitor.config.listing import values_of, written
     from monitor.config.score_sections import OWN_MODES
 
     for option in options():
         value = option.read(config)
         if value != option.default:
             yield f"{option.key_path} = {value} (default {option.default})"
+    for key, value in values_of(config).items():
+        if key.startswith("score_options."):
+            yield f"{key} = {written(key, value)}"
     for score in sorted({config.score, *(pool.score for pool in config.pools)} - set(OWN_MODES)):
         yield f"score {score}: {origin(score)}"
     places = [config.pool_of(instance) for instance in config.instances]
@@ -68,7 +72,14 @@ def _summary(config: MonitorConfig) -> Iterator[str]:
             f"pools[{place}] ({tags}): {count} instance{'' if count == 1 else 's'}, "
             f"score {pool.over(config).score}"
         )
+        for key, value in values_of(pool, given=True).items():
+            if key not in ("score", "tags"):
+                yield f"pools[{place}].{key} = {written(key, value)}"
     for index, instance in enumerate(config.instances):
+        if instance.weight != 1.0:
+            yield f"instances[{index}].weight = {instance.weight:g} ({instance.id})"
+        if instance.draining:
+            yield f"instances[{index}].draining = true ({instance.id})"
         for key in ("bearer_token_env", "bearer_token_file", "ca_file"):
             if getattr(instance, key):
                 yield f"instances[{index}].{key}: looked up when the monitor starts, not checked here"

@@ -9,12 +9,16 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from loadboard.exits import FAILED, OK, USAGE
+from loadboard.moments import is_copy
 from loadboard.tables import add_table_option
 from score_table.errors import TableError
 from score_table.location import Location, default_table
+
+if TYPE_CHECKING:
+    from score_table.reader import TableSnapshot
 
 
 class Finding(NamedTuple):
@@ -102,18 +106,22 @@ def _table(place: Location) -> Iterator[Finding]:
 
     try:
         with TableReader.open(place.text) as reader:
-            snapshot = reader.snapshot()
+            snapshot, limit_s = reader.snapshot(), reader.max_heartbeat_age_s
     except TableError as error:
         yield Finding(False, "table", str(error))
         return
     yield Finding(
         True, "table", f"{place.text}, layout {snapshot.layout}, {snapshot.n} of {snapshot.capacity} slots"
     )
-    silent = snapshot.degraded is not None
-    age = (
-        "never ticked" if snapshot.heartbeat_age_s is None else f"ticked {snapshot.heartbeat_age_s:.2f} s ago"
-    )
-    yield Finding(not silent, "monitor", f"pid {snapshot.monitor_pid}, {snapshot.state}, {age}")
+    if is_copy(place):
+        yield Finding(
+            True,
+            "copy",
+            f"there is no {place.lock_path} beside it: a copy, which no monitor keeps and no proxy should use; see "
+            f"`loadboard why --table {place.text}`",
+        )
+        return
+    yield _monitor(snapshot, limit_s)
     free = snapshot.lane_capacity - snapshot.lanes_in_use
     yield Finding(free > 0, "lanes", f"{free} of {snapshot.lane_capacity} free")
     if os.access(place.path, os.W_OK):
@@ -126,3 +134,26 @@ def _table(place: Location) -> Iterator[Finding]:
             f"this user (uid {os.geteuid()}) may not write the table (uid {owner.st_uid}, gid {owner.st_gid}): "
             "add it to the table's group, or set `group` and `table_mode` of the monitor",
         )
+
+
+def _monitor(snapshot: TableSnapshot, limit_s: float) -> Finding:
+    """Whether it ticks, and what to do where it does not."""
+    who, age = f"pid {snapshot.monitor_pid}, {snapshot.state}", snapshot.heartbeat_age_s
+    if age is None:
+        return Finding(False, "monitor", f"{who}, never ticked: see its log, or start `loadboard run`")
+    if snapshot.state != "ready":
+        return Finding(False, "monitor", f"{who}, ticked {age:.2f} s ago: it has ended; start it again")
+    if age < 0:
+        return Finding(
+            False,
+            "monitor",
+            f"{who}, its last tick is {-age:.2f} s in the future: its clock is another host's",
+        )
+    if age > limit_s:
+        return Finding(
+            False,
+            "monitor",
+            f"{who}, silent: ticked {age:.2f} s ago, and from {limit_s:g} s on picks are made without it; see whether "
+            "the process lives and what it logs, and start it again",
+        )
+    return Finding(True, "monitor", f"{who}, ticked {age:.2f} s ago")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import json
 import sys
 from typing import Any
 
 from loadboard import wording
 from loadboard.exits import OK, USAGE
+from loadboard.moments import is_copy, moment
 from loadboard.tables import add_table_option, explain_absence
 from score_table.errors import TableAbsent, TableError
-from score_table.location import default_table
+from score_table.location import Location, default_table
 from score_table.reader import InstanceFacts, TableReader, TableSnapshot
 
 
@@ -29,8 +29,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def run(args: argparse.Namespace) -> int:
     """Print one snapshot."""
     try:
-        with TableReader.open(args.table or default_table()) as reader:
-            snapshot = reader.snapshot()
+        place = Location.parse(args.table or default_table())
+        with TableReader.open(place.text) as reader:
+            at = moment(reader.heartbeat_ns()) if is_copy(place) else moment()
+            snapshot = reader.snapshot(*at)
     except TableAbsent as error:
         print(explain_absence(error), file=sys.stderr)
         return error.exit_status
@@ -43,13 +45,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(as_json(snapshot), indent=2))
     else:
-        print("\n".join(map(wording.printable, as_text(snapshot))))
+        lines = as_text(snapshot)
+        if is_copy(place):
+            lines.insert(1, wording.COPY)
+        print("\n".join(map(wording.printable, lines)))
     return OK
 
 
 def as_json(snapshot: TableSnapshot) -> dict[str, Any]:
     """The snapshot as plain JSON values; unknown is ``null``."""
-    return dataclasses.asdict(snapshot)
+    return wording.values_of(snapshot)
 
 
 def as_text(snapshot: TableSnapshot) -> list[str]:

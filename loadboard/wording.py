@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 #: With usual ids a table of texts fits this; the gaps between its columns become smaller for it.
 _WIDTH = 100
@@ -12,6 +14,9 @@ UNKNOWN = "-"
 
 #: Said where the monitor is silent.
 SILENT = "The monitor is silent: states (marked ?) and samples are those of its last tick."
+
+#: Said of a copy.
+COPY = "A copy of a table (there is no lock file beside it), looked at as of its last heartbeat."
 
 
 def picks(degraded: str | None) -> str:
@@ -56,7 +61,8 @@ def columns(rows: Sequence[Sequence[str]], texts: int) -> list[str]:
 
 
 def decimal(value: float | None, digits: int) -> str:
-    return UNKNOWN if value is None else f"{value:.{digits}f}"
+    # Rounded first: what is left of a small negative number has no sign.
+    return UNKNOWN if value is None else f"{round(value, digits) + 0.0:.{digits}f}"
 
 
 def whole(value: float | None) -> str:
@@ -69,3 +75,17 @@ def seconds(value: float | None, digits: int) -> str:
 
 def percent(share: float | None) -> str:
     return UNKNOWN if share is None else f"{share:.1%}"
+
+
+def values_of(facts: Any) -> dict[str, Any]:
+    """A dataclass as the plain values of its JSON; a zero has no sign."""
+    values: dict[str, Any] = _unsigned(dataclasses.asdict(facts))
+    return values
+
+
+def _unsigned(value: Any) -> Any:
+    if isinstance(value, float):
+        return value + 0.0
+    if isinstance(value, dict):
+        return {key: _unsigned(each) for key, each in value.items()}
+    return [_unsigned(each) for each in value] if isinstance(value, (list, tuple)) else value

@@ -13,7 +13,7 @@ from monitor.config import MonitorConfig
 from monitor.discovery import Discovered
 from monitor.fleet import Fleet
 from monitor.membership import Changes, Membership, SlotTable
-from monitor.pools import Pools
+from monitor.pools import Pool, Pools, pools_of
 from monitor.reclaim import LaneTable, reclaim
 from monitor.tick import Table, Ticker
 
@@ -46,9 +46,12 @@ class Board:
         """Take over what the table holds of ``instances``."""
         return self._membership.adopt(instances, self._config, mono_ns)
 
-    def configure(self, config: MonitorConfig) -> None:
-        """Go by another configuration from now on. What can be wrong with it shows before anything has changed."""
-        self.fleet.pools.configure(config)
+    def configure(self, config: MonitorConfig, pools: list[Pool] | None = None) -> None:
+        """Go by another configuration from now on. What can be wrong with it shows before anything has changed.
+
+        ``pools`` are those of :func:`pools_of` where somebody has made them already.
+        """
+        self.fleet.pools.configure(pools_of(config) if pools is None else pools)
         self._config = config
         self.fleet.staleness_s = config.staleness
 

@@ -24,6 +24,13 @@ class Counts(Protocol):
         """Prompt tokens of all outstanding requests."""
 
     @property
+    def guessed(self) -> NDArray[np.int64]:
+        """Of ``kv_tokens``, those of requests that did not tell the length of their prompt.
+
+        Read after ``kv_tokens``: for the moment of one step it may be ahead of them.
+        """
+
+    @property
     def held(self) -> NDArray[np.int64]:
         """Failed requests that are still counted."""
 

@@ -15,7 +15,7 @@ from typing import Any
 import structlog
 
 from monitor.clock import Clock, SystemClock
-from monitor.config import ConfigError, MonitorConfig, options
+from monitor.config import ConfigError, MonitorConfig, changes, notes, options
 from monitor.logs import Log, open_log
 from monitor.sd_notify import Notifier
 from monitor.service import Service
@@ -34,6 +34,8 @@ SPARE_THREADS = 16
 def main(config: MonitorConfig, reload: Callable[[], MonitorConfig]) -> int:
     """Run the monitor until it is told to stop. ``reload`` gives the configuration anew, or ``ConfigError``."""
     with contextlib.closing(open_log(config.log_format, config.log_level)) as written:
+        for note in notes(config):
+            log.warning("configuration: %s", note)
         return asyncio.run(Daemon(config, reload, written).run())
 
 
@@ -149,9 +151,14 @@ class Daemon:
             except Exception:
                 log.exception("the old configuration could not be restored as a whole; restart the monitor")
             return
-        self._config = wanted
+        before, self._config = self._config, wanted
         self._log.set_level(wanted.log_level)
-        log.info("configuration reloaded", instances=len(wanted.instances))
+        changed = changes(before, wanted)
+        for line in changed:
+            log.info("reload: %s", line)
+        for note in set(map(str, notes(wanted))) - set(map(str, notes(before))):
+            log.warning("configuration: %s", note)
+        log.info("configuration reloaded", instances=len(wanted.instances), changes=len(changed))
 
 
 def open_table(config: MonitorConfig) -> TableWriter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import numpy as np
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 
 from monitor.fleet import Fleet
 from monitor.overload import Overload
+from monitor.pools import Pool
 from monitor.sample import Sample
-from monitor.scores import Loads
+from monitor.scores import Loads, Taken, failing, taken
 from score_table.records import Detail
 
 FloatArray = NDArray[np.float64]
@@ -42,9 +44,16 @@ class Details:
         self._last_ns: int | None = None
 
     def write(
-        self, mono_ns: int, loads: Loads, score: FloatArray, known: BoolArray, overload: Overload | None
+        self,
+        mono_ns: int,
+        parts: Sequence[tuple[Pool, Loads]],
+        loads: Loads,
+        score: FloatArray,
+        known: BoolArray,
+        overload: Overload | None,
     ) -> None:
-        """Those that are due at ``mono_ns``, from what this tick has found for each slot."""
+        """Those that are due at ``mono_ns``, from what this tick has found for each slot; ``parts`` are the ``loads``
+        pool by pool."""
         n = len(score)
         elapsed_s = 0.0 if self._last_ns is None else (mono_ns - self._last_ns) / 1e9
         self._last_ns = mono_ns
@@ -55,28 +64,40 @@ class Details:
             due.add(self._next)
         self._due %= 1.0
         books = self._fleet.books
-        arrays = (loads.own, loads.others, loads.n, loads.pending, loads.kv, loads.speed, score)
+        beside = _beside(parts, n)
+        arrays = (loads.own, loads.others, loads.n, loads.pending, loads.kv, loads.speed, loads.prompt, score)
         for slot in due:
             if slot < n and slot in books:
-                parts = [array.item(slot) for array in arrays]
-                why = ""
-                if overload is not None:
-                    why = overload.reason(slot, self._fleet.pools.at(slot).rules.limits)
-                self._table.write_detail(slot, self._detail(slot, parts, not known[slot], why))
+                values = [array.item(slot) for array in arrays]
+                others = [_or_none(array.item(slot)) for array in beside]
+                pool = self._fleet.pools.at(slot)
+                why = "" if overload is None else overload.reason(slot, pool.rules.limits)
+                self._table.write_detail(slot, self._detail(slot, pool, values, others, not known[slot], why))
         due.clear()
 
-    def _detail(self, slot: int, parts: list[float], estimated: bool, avoided: str) -> Detail:
+    def _detail(
+        self,
+        slot: int,
+        pool: Pool,
+        parts: list[float],
+        beside: list[float | None],
+        estimated: bool,
+        avoided: str,
+    ) -> Detail:
         fleet, book = self._fleet, self._fleet.books[slot]
         sample = book.sample or NOTHING
         dispatched, ended = fleet.totals.of(slot)
         if not all(map(math.isfinite, parts)):
             parts = [part if math.isfinite(part) else 0.0 for part in parts]
-        own, others, requests, pending, kv, speed, score = parts
+        own, others, requests, pending, kv, speed, prompt, score = parts
+        queued, waiting, qps_1m = beside
         return Detail(
             generation=book.admission.generation,
             state=book.health.value,
-            reason=f"{avoided}; {book.reason}" if avoided and book.reason else avoided or book.reason,
+            reason="; ".join(filter(None, (failing(pool.mode), avoided, book.reason))),
             engine=sample.engine,
+            mode=pool.mode.name,
+            pool=pool.text,
             estimated=estimated,
             sample_boot_ns=sample.taken_boot_ns,
             failure_boot_ns=book.failure_boot_ns,
@@ -98,12 +119,27 @@ class Details:
             pending=pending,
             kv_demand=kv,
             speed=speed,
+            prompt_tokens=prompt,
             score=score,
+            others_queued=queued,
+            others_waiting=waiting,
+            scored_qps=qps_1m,
+            share=fleet.pools.share.item(slot),
         )
 
 
 #: Stands in for the sample of an instance that has given none.
 NOTHING = Sample(taken_boot_ns=0)
+
+
+def _beside(parts: Sequence[tuple[Pool, Loads]], n: int) -> list[FloatArray]:
+    """What only some modes take in, over all ``n`` slots: NaN where the pool's mode does not."""
+    rows = [np.full(n, np.nan) for _ in Taken._fields]
+    for pool, loads in parts:
+        for row, values in zip(rows, taken(pool.mode, loads), strict=True):
+            if values is not None:
+                row[pool.at] = values
+    return rows
 
 
 def _or_none(value: float) -> float | None:

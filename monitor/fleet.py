@@ -27,6 +27,7 @@ from monitor.polling.health import EVENT_OF, Health, HealthEvent, transition
 from monitor.pools import Pools
 from monitor.sample import Reading, Sample
 from monitor.totals import Totals
+from score_table.identity import Prices
 from score_table.layout import Mark
 
 log = logging.getLogger("loadboard.monitor")
@@ -82,9 +83,7 @@ class Fleet:
         self.queues.begin(slot, pool.at)
         self.marks[slot] = book.mark
         self._size(slot, book)
-        self.price_request[slot] = admission.prices.request
-        self.price_prompt_token[slot] = admission.prices.prompt_token
-        self.price_kv_token[slot] = admission.prices.kv_token
+        self._price(slot, admission.prices)
         self.dispatched.clear(slot, mono_ns)
         self.totals.begin(slot)
         self.changed.add(slot)
@@ -98,6 +97,7 @@ class Fleet:
         self.pools.place(slot, admission.tags, admission.weight)
         self.marks[slot] = book.mark
         self._size(slot, book)
+        self._price(slot, admission.prices)
         self.changed.add(slot)
         if admission.draining != before.draining:
             told = "draining, it gets no new requests" if admission.draining else "no longer draining"
@@ -252,6 +252,11 @@ class Fleet:
             own_tokens = pending * (1.0 - held / outstanding) if outstanding else 0.0
             prompt_tokens = self.pools.at(slot).means.prompt_tokens
             self.queues.sampled(slot, sample.queued_tokens, sample.waiting, own_tokens, prompt_tokens, at)
+
+    def _price(self, slot: int, prices: Prices) -> None:
+        self.price_request[slot] = prices.request
+        self.price_prompt_token[slot] = prices.prompt_token
+        self.price_kv_token[slot] = prices.kv_token
 
     def _size(self, slot: int, book: Book) -> None:
         sample, admission = book.sample, book.admission

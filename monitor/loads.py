@@ -25,16 +25,23 @@ class Lanes:
     held: FloatArray  #: of these failed
     pending: FloatArray  #: prompt tokens whose first token has not come back
     tokens: FloatArray  #: prompt tokens of all outstanding requests
+    guessed: FloatArray  #: of these, what is taken for requests that did not tell
     steady: FloatArray  #: requests that were there all the time lately
 
     @classmethod
     def of(cls, counts: Counts, n: int, fleet: Fleet, mono_ns: int) -> Lanes:
         """Of the first ``n`` slots; once per tick, because ``fleet`` remembers the least."""
-        own, held, pending, tokens = (
+        own, held, pending, tokens, guessed = (
             row[:n].astype(np.float64)
-            for row in (counts.outstanding, counts.held, counts.prompt_tokens, counts.kv_tokens)
+            for row in (
+                counts.outstanding,
+                counts.held,
+                counts.prompt_tokens,
+                counts.kv_tokens,
+                counts.guessed,
+            )
         )
-        return cls(own, held, pending, tokens, fleet.steady_own.least(own, mono_ns))
+        return cls(own, held, pending, tokens, guessed, fleet.steady_own.least(own, mono_ns))
 
 
 def loads_of(pool: Pool, fleet: Fleet, lanes: Lanes, known: BoolArray, mono_ns: int) -> Loads:
@@ -46,9 +53,11 @@ def loads_of(pool: Pool, fleet: Fleet, lanes: Lanes, known: BoolArray, mono_ns: 
     believed = fleet.up[at] & ~fleet.frozen[at]
     view = KvView(
         own_tokens=lanes.tokens[at],
+        guessed=lanes.guessed[at],
         others=others,
         n=n_requests,
         usage=np.where(believed, polled.usage[at], np.nan),
+        waiting=np.where(believed, polled.waiting[at], np.nan),
         tokens_at_poll=polled.tokens[at],
         capacity=fleet.kv_capacity[at],
         known=known,

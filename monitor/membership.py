@@ -22,7 +22,7 @@ from monitor.config import InstanceConfig, MonitorConfig
 from monitor.config.address import address_of
 from monitor.discovery import Discovered
 from monitor.fleet import Fleet
-from score_table.identity import Identity
+from score_table.identity import Identity, Prices
 from score_table.layout import UNITS, Mark
 from score_table.pick.rules import band_of, fade_of
 from score_table.records import Detail
@@ -95,8 +95,7 @@ class Membership:
     def adopt(self, instances: Sequence[Discovered], config: MonitorConfig, mono_ns: int) -> Changes:
         """Once, at the start: keep what the table already holds of ``instances``, release the rest.
 
-        An adopted slot keeps its generation and prices, since lanes hold counts made with them, and goes on
-        from the ``rest`` that the last monitor wrote.
+        An adopted slot keeps its generation and goes on from the ``rest`` that the last monitor wrote.
         """
         changes = Changes()
         wanted = self._weighed(instances)
@@ -120,14 +119,16 @@ class Membership:
                 self._unused_since[slot] = mono_ns
                 log.info("%s: left over in slot %d of the table, no longer there", identity.id, slot)
                 continue
+            identity = self._told_anew(slot, identity, instance)
             key = self._admit(slot, instance, identity, config, mono_ns, cold=True)
             mark = band_of(int(rest[slot]))
             unmarked = int(rest[slot]) - (Mark(mark).cell if mark else 0)
             detail = self._table.detail(slot)
+            share = float(self._fleet.pools.share[slot])
             if detail is not None and detail.generation == identity.generation:
                 self._fleet.totals.begin(slot, detail.dispatched, detail.ended)
-            others = (unmarked >> fade) / UNITS * float(self._fleet.pools.share[slot])
-            self._fleet.others.restore(slot, others, mono_ns)
+                share = min(max(detail.share, 0.0), 1.0)  # by which the last monitor has divided
+            self._fleet.others.restore(slot, (unmarked >> fade) / UNITS * share, mono_ns)
             changes.started.append((key, instance.config))
         self._follow(instances, config, changes, mono_ns, cold=True)
         return changes
@@ -184,12 +185,9 @@ class Membership:
                     )
                 continue
             generation = self._generation.get(slot, 0) + 1
-            pool = self._fleet.pools.of(instance.tags)
-            prices = pool.prices(instance.config.kv_capacity, instance.config.weight)
-            if own is not None and not self._is_free(own, mono_ns):
-                # What is counted there, or is just being counted, was priced with these.
-                prices = self._last_holder[own].prices
-            identity = Identity(instance.id, instance.url, generation, prices, dict(instance.tags))
+            identity = Identity(
+                instance.id, instance.url, generation, self._prices(instance), dict(instance.tags)
+            )
             self._table.assign(slot, identity)
             self._unused_since.pop(slot, None)
             key = self._admit(slot, instance, identity, config, mono_ns, cold=cold)
@@ -200,6 +198,22 @@ class Membership:
         """``instances`` by id, once it is known what the weights of all are relative to."""
         self._fleet.pools.weigh((instance.tags, instance.config.weight) for instance in instances)
         return {instance.id: instance for instance in instances}
+
+    def _prices(self, instance: Discovered) -> Prices:
+        pool = self._fleet.pools.of(instance.tags)
+        return pool.prices(instance.config.kv_capacity, instance.config.weight)
+
+    def _told_anew(self, slot: int, identity: Identity, instance: Discovered) -> Identity:
+        """The identity of an instance that stays, with the tags and prices that it has now; the table has it too.
+
+        What is open keeps counting what it was priced with. That makes the instance look busier where it was more
+        than the new price, until it ends, and never idler: a tick takes off no more than is in the cells.
+        """
+        told = replace(identity, tags=dict(instance.tags), prices=self._prices(instance))
+        if told != identity:
+            self._table.assign(slot, told)
+            self._last_holder[slot] = told
+        return told
 
     def _own_slot(self, instance: Discovered) -> int | None:
         """The unused slot that ``instance`` itself was the last to hold."""
@@ -240,13 +254,8 @@ class Membership:
         return key
 
     def _change(self, held: _Held, instance: Discovered, config: MonitorConfig, changes: Changes) -> None:
-        """The same incarnation with other settings; only other ways to poll it need another poller.
-
-        Prices stay: lanes hold counts made with them. What a new weight or pool makes of the score follows at once.
-        """
-        if dict(instance.tags) != dict(held.identity.tags):
-            held.identity = replace(held.identity, tags=dict(instance.tags))
-            self._table.assign(held.slot, held.identity)
+        """The same incarnation with other settings; only other ways to poll it need another poller."""
+        held.identity = self._told_anew(held.slot, held.identity, instance)
         polling, before = _polling(instance.config, config), self._fleet.books[held.slot].admission
         if polling != held.polling:
             changes.stopped.append(held.key)

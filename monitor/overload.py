@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from monitor.fleet import Fleet
-from monitor.limits import Limits, waiting_now
+from monitor.limits import Limits, Waiting, waiting_now
 from monitor.loads import Lanes
 from monitor.pools import Pool
 from monitor.scores import Loads
@@ -37,24 +37,26 @@ class Overload:
     ) -> Overload:
         """``marks`` say who is left out already and has no say."""
         n, polled = len(marks), fleet.polled
-        own = lanes.own - lanes.held
-        waiting = waiting_now(
-            n=loads.n - lanes.held,
-            own=own,
-            own_at_poll=polled.own[:n],
-            polled=polled.waiting[:n],
-            slots=loads.slots,
+        waiting = Waiting(
+            *(
+                np.where(loads.known, account, np.nan)
+                for account in waiting_now(
+                    n=loads.n,
+                    own=lanes.own,
+                    own_at_poll=polled.own[:n],
+                    polled=polled.waiting[:n],
+                    slots=loads.slots,
+                )
+            )
         )
-        waiting = np.where(loads.known, waiting, np.nan)
-        # Where neither usage nor capacity is told, the demand is that of the others.
-        told = loads.known & ~(np.isnan(loads.usage) & np.isnan(fleet.kv_capacity[:n]))
-        kv = np.where(told, loads.kv, np.nan)
+        kv = np.where(loads.known & ~np.isnan(fleet.kv_capacity[:n]), loads.kv, np.nan)
         avoided = np.zeros(n, dtype=np.bool_)
         for pool in pools:
             at, limits = pool.at, pool.rules.limits
             if limits.active:
-                avoided[at] = limits.avoided(waiting[at], kv[at], marks[at] == Mark.NONE)
-        return cls(avoided, waiting, kv, frozenset(np.flatnonzero(avoided).tolist()))
+                here = Waiting(waiting.least[at], waiting.most[at])
+                avoided[at] = limits.avoided(here, kv[at], marks[at] == Mark.NONE)
+        return cls(avoided, waiting.least, kv, frozenset(np.flatnonzero(avoided).tolist()))
 
     def reason(self, slot: int, limits: Limits) -> str:
         """Why ``slot`` is avoided, by the limits of its pool; empty where it is not."""

@@ -33,10 +33,10 @@ class Rules:
 class Pool:
     """One pool: how its instances are scored, what their requests are like, and where they sit."""
 
-    def __init__(self, config: PoolConfig | None, scoring: Scoring) -> None:
+    def __init__(self, config: PoolConfig | None, scoring: Scoring, tick_s: float) -> None:
         self._config = config
         self._start_values = (scoring.token_aware.prompt_tokens, scoring.token_aware.generated_tokens)
-        self.mode: ScoreMode = score_mode(scoring)
+        self.mode: ScoreMode = score_mode(scoring, tick_s=tick_s)
         self.rules = Rules(
             nominal_kv_capacity=scoring.token_aware.nominal_kv_capacity,
             speed_dead_band=scoring.token_aware.speed_dead_band,
@@ -53,6 +53,11 @@ class Pool:
     def tags(self) -> frozenset[tuple[str, str]]:
         """By which its instances are known; empty for the one that has the rest."""
         return frozenset(self._config.tags.items() if self._config else ())
+
+    @property
+    def text(self) -> str:
+        """Its tags as they are written, in order of their keys; empty for the one that has the rest."""
+        return "+".join(f"{key}={value}" for key, value in sorted(self.tags))
 
     def matches(self, tags: Mapping[str, str]) -> bool:
         """Whether an instance with ``tags`` belongs here, unless a pool before took it."""
@@ -77,7 +82,7 @@ class Pools:
     """The pools of one table and who is in which. Only the monitor's event loop touches it."""
 
     def __init__(self, capacity: int, config: MonitorConfig) -> None:
-        self._pools = _made(config)
+        self._pools = pools_of(config)
         self._members: dict[int, tuple[Mapping[str, str], float]] = {}
         self._pool_of = np.full(capacity, len(self._pools) - 1, dtype=np.intp)
         #: By what scores and prices are divided, per slot: the weight over the pool's largest, at most 1. So equal
@@ -87,9 +92,8 @@ class Pools:
         self._n = 0  #: slots in use at the last tick
         self._moved = True  #: since pools were told their slots
 
-    def configure(self, config: MonitorConfig) -> None:
-        """Go by another configuration. What can be wrong with it shows before anything has changed."""
-        pools = _made(config)
+    def configure(self, pools: list[Pool]) -> None:
+        """Go by another configuration, that of which ``pools`` were made and which nobody else uses."""
         former = {pool.tags: pool for pool in self._pools}
         for pool in pools:
             if pool.tags in former:
@@ -174,5 +178,10 @@ def joined(parts: Sequence[tuple[Pool, Loads]], n: int) -> Loads:
     return Loads(**whole)
 
 
-def _made(config: MonitorConfig) -> list[Pool]:
-    return [*(Pool(pool, pool.over(config)) for pool in config.pools), Pool(None, config)]
+def pools_of(config: MonitorConfig) -> list[Pool]:
+    """The pools of that configuration, without instances. May take long: a score mode may be another package's.
+
+    Raises what :func:`monitor.scores.score_mode` raises.
+    """
+    tagged = [Pool(pool, pool.over(config), config.tick) for pool in config.pools]
+    return [*tagged, Pool(None, config, config.tick)]

@@ -12,6 +12,7 @@ from monitor.config import MonitorConfig
 from monitor.discovery import Source
 from monitor.discovery.static import StaticSource
 from monitor.pollers import Pollers
+from monitor.pools import pools_of
 from monitor.sd_notify import Notifier
 from score_table.writer import TableWriter
 
@@ -66,7 +67,8 @@ class Service:
     async def configure(self, config: MonitorConfig) -> None:
         """Follow a new configuration. What can be wrong with it shows before anything has changed."""
         source = StaticSource(config.instances)
-        self._board.configure(config)
+        # In a thread: a score mode of another package may take long to make, and ticks must go on.
+        self._board.configure(config, await asyncio.to_thread(pools_of, config))
         self._config = config
         self._source = source
         await self._follow_source()

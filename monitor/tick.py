@@ -96,7 +96,7 @@ class Ticker:
         # Not into rest, which may be read long after the last tick: a veto must not outlive what it is made of.
         vetoed = marks if overload is None else np.where(overload.avoided, np.int8(Mark.AVOIDED), marks)
         self._table.publish(marked(score * UNITS - price, vetoed), marked(others * UNITS, marks), mono_ns)
-        self._details.write(mono_ns, loads, score, known, overload)
+        self._details.write(mono_ns, parts, loads, score, known, overload)
         return self._newly_suspected(counts)
 
     def _known(self, n: int, boot_ns: int) -> tuple[BoolArray, BoolArray]:

@@ -50,7 +50,7 @@ class Strategy(Protocol):
     ) -> Dispatch[Instance]:
         """As :meth:`select`, and count the request in the same step until the guard is released.
 
-        ``prompt_tokens``: length of the prompt where known; ``None`` counts the running mean.
+        ``prompt_tokens``: length of the prompt; ``None`` counts the mean of those in the instance's pool.
         ``hint["stream"]`` true says that ``first_token()`` will be called.
         """
 

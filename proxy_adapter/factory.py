@@ -70,14 +70,18 @@ def build_instance_strategy(
     the answer is a :class:`.ByTagStrategy` whose default has that name. By default ``PROXY_TAG_STRATEGIES``, else
     none. ``table`` is a table's name or path, ``None`` to work without one; by default ``LOADBOARD_TABLE``, else
     ``/loadboard``. The table need not exist. ``ValueError`` for an unknown strategy, malformed pools or a malformed table
-    name.
+    name; ``TypeError`` for pools of another type.
     """
     if name is None:
         name = os.environ.get(STRATEGY_VARIABLE) or DEFAULT_STRATEGY
     strategy = STRATEGIES[canonical_name(name)]
     if table == FROM_ENVIRONMENT:
         table = default_table()
-    known = _pools_of_environment() if pools == FROM_ENVIRONMENT else canonical_pools(pools or "")
+    known = (
+        _pools_of_environment()
+        if pools == FROM_ENVIRONMENT
+        else canonical_pools("" if pools is None else pools)
+    )
     if not known:
         return strategy(table=table, rng=rng)
     return ByTagStrategy(

@@ -11,6 +11,11 @@ from typing import NamedTuple
 
 EXAMPLE = "role=decode:least_load"
 
+_TYPES = f"give a text as {EXAMPLE!r} or a mapping as {{'role=decode': 'least_load'}}"
+
+#: What no tag of a pool and no name of a strategy holds: whoever writes one of these meant something else by it.
+_REFUSED = frozenset(";|&\"'`")
+
 
 class Pool(NamedTuple):
     """The instances that carry all of ``tags`` (at least one), and the name of their strategy."""
@@ -27,10 +32,16 @@ class Pool(NamedTuple):
 def read_pools(written: str | Mapping[str, str]) -> tuple[Pool, ...]:
     """The pools of a text, or of a mapping of tags to strategies (``{"role=decode": "least_load"}``).
 
-    An empty one has none. ``ValueError`` names the part that is malformed, or names the same tags as one before.
+    An empty one has none. ``ValueError`` names the part that is malformed, or names the same tags as one before;
+    ``TypeError`` for anything else.
     """
+    if not isinstance(written, (str, Mapping)):
+        raise TypeError(f"pools is {written!r}: {_TYPES}")
     pools: list[Pool] = []
     for tags, strategy in written.items() if isinstance(written, Mapping) else _parts(written):
+        if not (isinstance(tags, str) and isinstance(strategy, str)):
+            raise TypeError(f"pools names {strategy!r} for {tags!r}: {_TYPES}")
+        _refuse(strategy, f"pool {tags.strip()!r}: strategy")
         pool = Pool(_tags(tags), strategy.strip())
         if any(pool.tags == other.tags for other in pools):
             raise ValueError(f"pool {tags.strip()!r} is named twice: one strategy per pool")
@@ -71,7 +82,21 @@ def _parts(text: str) -> Iterable[tuple[str, str]]:
 
 
 def _tags(text: str) -> frozenset[tuple[str, str]]:
+    for part in text.split("+"):
+        # Of the value: a second one in a tag is a second tag, or pool, behind something that separates neither.
+        _refuse(part.partition("=")[0], f"pool {text.strip()!r}: tag")
+        _refuse(part.partition("=")[2], f"pool {text.strip()!r}: tag", also="=")
     try:
         return frozenset(read_tags(text, "+").items())
     except ValueError as error:
         raise ValueError(f"pool {text.strip()!r}: {error}") from None
+
+
+def _refuse(part: str, what: str, also: str = "") -> None:
+    """``ValueError`` if ``part`` of a pool holds a character that cannot be meant there."""
+    for char in part.strip():
+        if char in _REFUSED or char in also or not char.isprintable():
+            raise ValueError(
+                f"{what} {part.strip()!r} holds {char!r}: separate pools by commas and tags by +, as in "
+                f"{EXAMPLE},role=prefill+model=m:power_of_two"
+            )

@@ -75,7 +75,7 @@ class Routes:
         return route
 
     def _make(self, attached: Attached | None, instances: tuple[InstanceLike, ...], asked: Asked) -> Route:
-        tags = [_tags_of(instance, attached) for instance in instances]
+        tags = [tags_of(instance, attached) for instance in instances]
         wanted = set(asked)
         inside = [position for position, carried in enumerate(tags) if wanted <= carried]
         if not inside:
@@ -98,7 +98,8 @@ def asked_of(hint: Any) -> Asked:
     return _texts(tags)
 
 
-def _tags_of(instance: InstanceLike, attached: Attached | None) -> frozenset[tuple[str, str]]:
+def tags_of(instance: InstanceLike, attached: Attached | None) -> frozenset[tuple[str, str]]:
+    """The tags of its slot, else its own."""
     if attached is not None:
         slot = attached.directory.find(
             str(getattr(instance, "instance_id", None)),

@@ -48,7 +48,8 @@ class Rows:
 
 class Seat:
     hold_ns: int
-    selected: bool
+    prompt_tokens: float
+    guessed: bool
     @property
     def key(self) -> str: ...
     @property

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from score_table.decisions import counted, decisions
-from score_table.explanation import Candidate, Explained, Explanation
+from score_table.explanation import Candidate, Explained, Explanation, PoolPick
 from score_table.identity import Identity, read_directory
 from score_table.layout import TIE_WINDOW, UNITS, Mark, Natural, Reason, State
 from score_table.mode import Mode, mode_of
@@ -59,10 +59,11 @@ def explain(
         rule="objects" if choice.reason is Reason.ROUND_ROBIN else "least",
         cursor=cursor,
         tie_window=TIE_WINDOW / UNITS,
-        least=min((each.score for each in instances if each.tied and each.score is not None), default=None),
+        least=_least(instances, choice.tied),
         tied=choice.tied,
         picked=choice.picked,
         instances=instances,
+        pools=_pools(here, candidates, instances, cursor),
     )
 
 
@@ -91,16 +92,46 @@ def _choice(here: _Moment, candidates: Sequence[Candidate], cursor: int | None) 
         open_units = [candidate.open_units for candidate in candidates]
         compared = unmatched.scores(here.table, here.core, slots, open_units, mode.fade, here.private)
         tied = unmatched.tied(compared)
-        picked = None if cursor is None else first_from(tied, cursor % len(slots))
+        picked = _taken(tied, cursor, len(slots))
         return _Choice(Reason.UNMATCHED, tied, picked, compared)
     best = here.core.best(here.core.prepare(matched), mode.fade, here.private)
     if best is None:
         return _Choice(Reason.ROUND_ROBIN)
-    picked = None
-    if cursor is not None:
-        picked = slots.index(first_from(best.slots, cursor % max(1, here.table.n)))
+    slot = _taken(best.slots, cursor, max(1, here.table.n))
+    picked = None if slot is None else slots.index(slot)
     reason = Reason.MARKED if best.marked else Reason.OUTSTANDING if mode.degraded else Reason.SCORE
     return _Choice(reason, tuple(map(slots.index, best.slots)), picked)
+
+
+def _taken(tied: Sequence[int], cursor: int | None, of: int) -> int | None:
+    """Which of ``tied`` is taken; ``None`` where that depends on a cursor that is not told."""
+    if cursor is None:
+        return tied[0] if len(tied) == 1 else None
+    return first_from(tied, cursor % of)
+
+
+def _least(instances: Sequence[Explained], tied: Sequence[int]) -> float | None:
+    scores = [score for position in tied if (score := instances[position].score) is not None]
+    return min(scores, default=None)
+
+
+def _pools(
+    here: _Moment, candidates: Sequence[Candidate], instances: Sequence[Explained], cursor: int | None
+) -> tuple[PoolPick, ...]:
+    """A pick for each pool; none where all are of one, or not yet known to be of another."""
+    of: dict[str | None, list[int]] = {}
+    for position, each in enumerate(instances):
+        of.setdefault(each.pool, []).append(position)
+    if len(of.keys() - {None}) < 2:
+        return ()
+    found = []
+    for pool, inside in of.items():
+        choice = _choice(here, [candidates[position] for position in inside], cursor)
+        tied = tuple(inside[position] for position in choice.tied)
+        picked = None if choice.picked is None else inside[choice.picked]
+        reason = choice.reason.name.lower()
+        found.append(PoolPick(pool, reason, _least(instances, tied), tied, picked))
+    return tuple(found)
 
 
 def _because(here: _Moment, reason: Reason, now_ns: int) -> str:
@@ -137,8 +168,8 @@ def _explained(
         slot=slot,
         mark=mark.name.lower() if mark else "",
         score=(value - unmarked) / UNITS,
-        head=(head - unmarked) / UNITS,
-        cells=(value - head) / UNITS,
+        base=(head - unmarked) / UNITS,
+        lanes=(value - head) / UNITS,
         tied=position in choice.tied,
         picked=position == choice.picked,
     )
@@ -157,6 +188,7 @@ def _of_holder(here: _Moment, found: Explained, slot: int, identity: Identity, b
         held=counts[Natural.HELD],
         prompt_tokens=counts[Natural.PROMPT_TOKENS],
         kv_tokens=counts[Natural.KV_TOKENS],
+        guessed=counts[Natural.GUESSED],
         decisions=decisions(counts, identity.before),
     )
     detail = read_detail(here.table, slot) or read_detail(here.live, slot)
@@ -165,6 +197,8 @@ def _of_holder(here: _Moment, found: Explained, slot: int, identity: Identity, b
     return replace(
         found,
         state=detail.state,
+        mode=detail.mode,
+        pool=detail.pool,
         estimated=_estimate(detail),
         reason=detail.reason,
         age_s=(boot_ns - detail.sample_boot_ns) / 1e9 if detail.sample_boot_ns else None,
@@ -176,6 +210,11 @@ def _of_holder(here: _Moment, found: Explained, slot: int, identity: Identity, b
         kv_capacity=detail.kv_capacity,
         batch_slots=detail.slots,
         speed=detail.speed,
+        mean_prompt_tokens=detail.prompt_tokens,
+        others_queued=detail.others_queued,
+        others_waiting=detail.others_waiting,
+        scored_qps=detail.scored_qps,
+        share=detail.share,
         tick_score=detail.score,
         since_tick=None if here.mode.degraded else found.score - detail.score,
     )

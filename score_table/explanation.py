@@ -31,9 +31,9 @@ class Candidate(NamedTuple):
 class Explained:
     """One candidate. Loads and scores are in requests; ``None`` is unknown.
 
-    ``score`` = ``head`` + ``cells`` is what a pick compares; of marked ones, among those of the same mark. ``head`` is the
+    ``score`` = ``base`` + ``lanes`` is what a pick compares; of marked ones, among those of the same mark. ``base`` is the
     monitor's part: the exact score at its last tick less what the lanes held then; while it is silent, what others
-    had there, fading. ``cells`` are the prices of what is open there now: in all lanes, and in the asking process if
+    had there, fading. ``lanes`` are the prices of what is open there now: in all lanes, and in the asking process if
     it has no lane. The fields from ``own`` to ``tick_score`` stand in the detail record, which is up to half a
     second older than the last tick, more beyond 200 instances.
     """
@@ -42,18 +42,23 @@ class Explained:
     slot: int | None = None  #: ``None``: the table has none for it
     generation: int = 0
     tags: Mapping[str, str] = field(default_factory=dict)
+    mode: str = ""  #: score mode of its pool
+    pool: str | None = (
+        None  #: the tags of the monitor's pool it is in, "" in the rest, ``None`` before its first record
+    )
     state: str = "new"  #: new, up, stale or unreachable
     mark: str = ""  #: "" or avoided, draining, unreachable
     estimated: str = "no_record"  #: "" or why the score is an estimate, a key of :data:`ESTIMATES`
     reason: str = ""  #: the monitor's words on its state or sample
     age_s: float | None = None  #: of its last sample
     score: float | None = None  #: ``None``: there is no table
-    head: float = 0.0
-    cells: float = 0.0
+    base: float = 0.0
+    lanes: float = 0.0
     outstanding: int = 0  #: requests in the lanes now, held ones included
     held: int = 0  #: of these failed ones
     prompt_tokens: int = 0  #: in the lanes now, without a first token
     kv_tokens: int = 0  #: prompt tokens in the lanes now
+    guessed: int = 0  #: of these, what is taken for requests that did not tell
     own: float | None = None  #: requests of this host
     others: float | None = None  #: requests of others, smoothed; may be negative
     requests: float | None = None  #: max(0, own + others)
@@ -62,6 +67,11 @@ class Explained:
     kv_capacity: float | None = None  #: tokens
     batch_slots: float | None = None  #: requests that fit the batch
     speed: float | None = None  #: time per output token relative to the fleet
+    mean_prompt_tokens: float | None = None  #: of the requests in its pool
+    others_queued: float | None = None  #: prompt tokens of others in its queue, where the score goes by them
+    others_waiting: float | None = None  #: requests of others in its queue, likewise
+    scored_qps: float | None = None  #: finished requests per second, likewise
+    share: float | None = None  #: its weight over the largest in its pool, by which the score is divided
     tick_score: float | None = None  #: the exact score
     since_tick: float | None = (
         None  #: ``score`` less ``tick_score``: what came and went; ``None`` while degraded
@@ -69,6 +79,20 @@ class Explained:
     decisions: Mapping[str, int] = field(default_factory=dict)  #: requests sent there, by reason
     tied: bool = False
     picked: bool = False
+
+
+@dataclass(frozen=True)
+class PoolPick:
+    """A pick among the candidates of one pool of the monitor; positions are those of the whole explanation.
+
+    Scores of different pools say nothing about each other: each has a mode, means and medians of its own.
+    """
+
+    pool: str | None  #: as in :class:`Explained`
+    decided_by: str
+    least: float | None
+    tied: tuple[int, ...]
+    picked: int | None
 
 
 @dataclass(frozen=True)
@@ -94,6 +118,7 @@ class Explanation:
     tied: tuple[int, ...]  #: positions in ``instances``, in the order in which a rotation takes them
     picked: int | None  #: the position that is taken; ``None`` where that needs a cursor, or is drawn
     instances: tuple[Explained, ...]  #: by position of the candidates
+    pools: tuple[PoolPick, ...] = ()  #: a pick in each pool, where the candidates are of several
 
 
 def without_table(ids: Sequence[str], because: str) -> Explanation:

@@ -15,7 +15,7 @@ from score_table.layout import (
     HOT_LINE,
     IDENTITY_BLOCK,
     IDENTITY_SIZE,
-    PROMPT_TOKENS_LIMIT,
+    PRICE_LIMIT,
     UNUSED_FLOOR,
     Reason,
     packing,
@@ -46,7 +46,7 @@ class Prices:
     kv_token: float
 
     def bounded(self) -> Prices:
-        """The same prices, the token parts scaled down where the longest prompt would exceed the limit.
+        """The same prices, each cut at its limit; what one dispatch costs is cut at ``DISPATCH_LIMIT`` besides.
 
         ``ValueError`` if one is negative or not finite.
         """
@@ -54,11 +54,11 @@ class Prices:
             value = getattr(self, name)
             if not (math.isfinite(value) and value >= 0):
                 raise ValueError(f"price {name} is {value}: it must be finite and not negative")
-        request = min(self.request, DISPATCH_LIMIT / 2)
-        per_token = self.prompt_token + self.kv_token
-        room = DISPATCH_LIMIT - request - 2  # 2: the parts are rounded one by one
-        scale = min(1.0, room / (per_token * PROMPT_TOKENS_LIMIT)) if per_token else 1.0
-        return Prices(request, self.prompt_token * scale, self.kv_token * scale)
+        return Prices(
+            min(self.request, DISPATCH_LIMIT / 2),
+            min(self.prompt_token, PRICE_LIMIT),
+            min(self.kv_token, PRICE_LIMIT),
+        )
 
 
 @dataclass(frozen=True)

@@ -11,17 +11,19 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from weakref import WeakValueDictionary
 
+from score_table import expected
 from score_table.attachment import Attached, Attachment, Proposal
 from score_table.errors import TableError
-from score_table.expected import expected_ns
 from score_table.identity import Directory, Prices
 from score_table.ledger import Ledger, Seat, ledger_class
 from score_table.ledger.rules import Settled
 from score_table.location import Location
 from score_table.mode import Mode, mode_of
 from score_table.pick import PickCore, core_class
+from score_table.records import read_detail
 
 logger = logging.getLogger("loadboard.score_table")
 
@@ -102,7 +104,8 @@ class Lane:
                     [(_, slot, *prices, _)] = self._settled([seat], attached.directory)
                     seat.settle(attached.version, slot, *prices)
                     if slot is not None:
-                        seat.hold_ns = expected_ns(attached.segment, slot)
+                        record = partial(read_detail, attached.segment)
+                        expected.begin(seat, slot, attached.directory.holders, record)
                 seat = self._seats.setdefault(where, seat)
         return seat
 
@@ -223,12 +226,9 @@ class Lane:
         return [seat for reference in self._seats.valuerefs() if (seat := reference()) is not None]
 
     def _expect(self, attached: Attached, seats: Iterable[Seat]) -> None:
-        """What a request takes now, for the instances that ``select`` has chosen lately."""
-        for seat in seats:
-            slot = seat.slot
-            if seat.selected and slot is not None and seat.version == attached.version:
-                seat.selected = False
-                seat.hold_ns = expected_ns(attached.segment, slot)
+        """What a request takes now, for instances like those that lately got one which did not tell."""
+        settled = [seat for seat in seats if seat.version == attached.version]
+        expected.expect(settled, attached.directory.holders, partial(read_detail, attached.segment))
 
     def _audit(self) -> None:
         """Put the own rows right, should they not say what is open. They always do, unless somebody else wrote

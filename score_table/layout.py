@@ -17,7 +17,7 @@ Little-endian. C = slots (a multiple of 16), K = lanes::
              +--------------------------------------------------------------+
              | identity blocks, 1 KiB per slot                              |
              +--------------------------------------------------------------+
-             | detail records, 512 bytes per slot                           |
+             | detail records, 704 bytes per slot                           |
              +--------------------------------------------------------------+
 
 ``docs/table-layout.md`` is this module as a page; a test compares the two.
@@ -51,8 +51,10 @@ MARK_BAND = 2**27
 MARKED_SCORE_LIMIT = 2**26 - 1
 #: A ``base`` cell at or above this belongs to a slot that nobody holds.
 UNUSED_FLOOR = MARK_FLOOR + 3 * MARK_BAND
-#: What one dispatch may cost, and the longest prompt that is told apart (longer ones count as this long).
+#: What one dispatch may cost, what a token may, and the longest prompt that is told apart (longer ones count as this
+#: long).
 DISPATCH_LIMIT = 2**20
+PRICE_LIMIT = 2**10
 PROMPT_TOKENS_LIMIT = 2**18
 
 MIN_SLOTS, MAX_SLOTS, SLOTS_STEP = 16, 65536, 16
@@ -88,7 +90,7 @@ class State(IntEnum):
 
 
 class Natural(IntEnum):
-    """The natural-unit rows of a lane. The first four are levels, the others totals that only grow.
+    """The natural-unit rows of a lane. The first five are levels, the others totals that only grow.
 
     The rows from ``BY_OUTSTANDING`` on split ``DISPATCHED`` by :class:`Reason`; no tick reads them.
     """
@@ -97,13 +99,14 @@ class Natural(IntEnum):
     PROMPT_TOKENS = 1
     KV_TOKENS = 2
     HELD = 3
-    DISPATCHED = 4
-    ENDED = 5
-    SUSPECTS = 6
-    BY_OUTSTANDING = 7
-    BY_MARKED = 8
-    BY_ROUND_ROBIN = 9
-    BY_UNMATCHED = 10
+    GUESSED = 4
+    DISPATCHED = 5
+    ENDED = 6
+    SUSPECTS = 7
+    BY_OUTSTANDING = 8
+    BY_MARKED = 9
+    BY_ROUND_ROBIN = 10
+    BY_UNMATCHED = 11
 
 
 class Reason(IntEnum):
@@ -121,9 +124,9 @@ class Reason(IntEnum):
         return Natural(Natural.SUSPECTS + self) if self else Natural.DISPATCHED
 
 
-NATURAL_LEVELS = 4
+NATURAL_LEVELS = 5
 #: Rows that the monitor reads on every tick.
-NATURAL_TICK = 7
+NATURAL_TICK = 8
 
 assert Mark.UNUSED.cell - MARK_BAND // 2 == UNUSED_FLOOR
 # The largest possible column: an unused slot with the highest marked score and all lanes at their stop.
@@ -192,13 +195,13 @@ IDENTITY_PART = _placed(
     ("matrix_offset", "Q", "creator", "first byte of the matrix"),
     ("matrix_stride", "Q", "creator", "bytes from row to row"),
     ("naturals_offset", "Q", "creator", "first byte of the natural-unit rows"),
-    ("naturals_stride", "Q", "creator", "bytes from row to row; 11 rows per lane"),
+    ("naturals_stride", "Q", "creator", "bytes from row to row; 12 rows per lane"),
     ("lane_blocks_offset", "Q", "creator", "first lane block"),
     ("lane_block_size", "Q", "creator", "256"),
     ("identities_offset", "Q", "creator", "first identity block"),
     ("identity_size", "Q", "creator", "1024"),
     ("details_offset", "Q", "creator", "first detail record"),
-    ("detail_size", "Q", "creator", "512"),
+    ("detail_size", "Q", "creator", "704"),
     ("boot_id", "16s", "creator", "kernel boot id; after a reboot the table is not adopted"),
     ("identity_crc", "I", "creator", "CRC-32 of the bytes from layout_major up to here"),
 )
@@ -253,11 +256,11 @@ IDENTITY_BLOCK = _placed(
     ("id", "192s", "monitor", "instance id, UTF-8"),
     ("url", "304s", "monitor", "base URL, UTF-8"),
     ("tags", "360s", "monitor", "tags, a JSON object of strings"),
-    ("before_dispatched", "Q", "monitor", "what row 4 of all lanes said when the slot was assigned"),
-    ("before_outstanding", "Q", "monitor", "row 7 likewise"),
-    ("before_marked", "Q", "monitor", "row 8 likewise"),
-    ("before_round_robin", "Q", "monitor", "row 9 likewise"),
-    ("before_unmatched", "Q", "monitor", "row 10 likewise"),
+    ("before_dispatched", "Q", "monitor", "what row 5 of all lanes said when the slot was assigned"),
+    ("before_outstanding", "Q", "monitor", "row 8 likewise"),
+    ("before_marked", "Q", "monitor", "row 9 likewise"),
+    ("before_round_robin", "Q", "monitor", "row 10 likewise"),
+    ("before_unmatched", "Q", "monitor", "row 11 likewise"),
 )
 
 DETAIL_RECORD = _placed(
@@ -266,7 +269,12 @@ DETAIL_RECORD = _placed(
     ("crc", "I", "monitor", "CRC-32 of the rest of the record"),
     ("state", "I", "monitor", "0 new, 1 up, 2 stale, 3 unreachable"),
     ("flags", "I", "monitor", "bit 0: the score is estimated"),
-    ("valid", "I", "monitor", "bit i: sample field i is known"),
+    (
+        "valid",
+        "I",
+        "monitor",
+        "bit i: sample field i is known; bits 9 to 11: the score goes by the fields *taken* 0 to 2",
+    ),
     ("generation", "Q", "monitor", "that of the slot when the record was written"),
     ("sample_time", "Q", "monitor", "CLOCK_BOOTTIME ns of the last sample; 0 = never"),
     ("failure_time", "Q", "monitor", "CLOCK_BOOTTIME ns of the last failed poll; 0 = never"),
@@ -288,14 +296,26 @@ DETAIL_RECORD = _placed(
     ("pending", "d", "monitor", "score part: prompt tokens without a first token"),
     ("kv_demand", "d", "monitor", "score part: KV demand as a share of the capacity"),
     ("speed", "d", "monitor", "score part: time per output token relative to the fleet"),
+    ("prompt_tokens", "d", "monitor", "score part: mean prompt length of its pool's requests, in tokens"),
     ("score", "d", "monitor", "the exact score at the last tick, in requests"),
+    ("others_queued", "d", "monitor", "taken 0: prompt tokens of others in the engine's queue, low-passed"),
+    ("others_waiting", "d", "monitor", "taken 1: requests of others in the engine's queue, low-passed"),
+    ("scored_qps", "d", "monitor", "taken 2: finished requests per second, last minute"),
+    ("share", "d", "monitor", "its weight over the largest in its pool: the score is divided by it"),
+    ("mode", "48s", "monitor", "score mode of its pool, UTF-8, zero padded"),
+    (
+        "pool",
+        "112s",
+        "monitor",
+        "tags of its pool, `key=value` joined by `+`, UTF-8, zero padded; empty in the rest",
+    ),
     ("engine", "16s", "monitor", "engine found, UTF-8, zero padded"),
     ("reason", "288s", "monitor", "why the state is not *up*, or what was missed, UTF-8, zero padded"),
 )
 
 LANE_BLOCK_SIZE = 256
 IDENTITY_SIZE = 1024
-DETAIL_SIZE = 512
+DETAIL_SIZE = 704
 
 GROUPS: dict[str, dict[str, Field]] = {
     "Identity part": IDENTITY_PART,

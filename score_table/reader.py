@@ -48,6 +48,9 @@ class InstanceFacts:
     mark: str  #: "" or why it is not to be chosen: avoided, draining, unreachable
     reason: str
     engine: str
+    mode: str  #: score mode of its pool
+    pool: str  #: tags of its pool in the monitor, "" in the rest
+    share: float  #: its weight over the largest in its pool, by which the score is divided
     outstanding: int
     held: int
     dispatched: int
@@ -64,6 +67,9 @@ class InstanceFacts:
     throughput: float | None
     own: float
     others: float
+    others_queued: float | None  #: what the score took in beside, see :class:`.Explained`
+    others_waiting: float | None
+    scored_qps: float | None
     estimated: bool
 
 
@@ -178,6 +184,11 @@ class TableReader:
         self._follow()
         return self._segment.read("heartbeat")
 
+    @property
+    def max_heartbeat_age_s(self) -> float:
+        """The monitor's silence, in seconds, after which picks are made without it."""
+        return self._segment.max_heartbeat_age_ns / 1e9
+
     def _follow(self) -> None:
         if not self._segment.is_current():
             newer = Segment.open(self._location, writable=False)
@@ -238,6 +249,9 @@ class TableReader:
                     mark=Mark(mark).name.lower() if 0 < mark < Mark.UNUSED else "",
                     reason=detail.reason,
                     engine=detail.engine,
+                    mode=detail.mode,
+                    pool=detail.pool,
+                    share=detail.share,
                     outstanding=counts[Natural.OUTSTANDING],
                     held=counts[Natural.HELD],
                     dispatched=detail.dispatched,
@@ -247,6 +261,9 @@ class TableReader:
                     age_s=(boot - detail.sample_boot_ns) / 1e9 if detail.sample_boot_ns else None,
                     own=detail.own,
                     others=detail.others,
+                    others_queued=detail.others_queued,
+                    others_waiting=detail.others_waiting,
+                    scored_qps=detail.scored_qps,
                     estimated=detail.estimated,
                     **sample,
                 )

@@ -23,27 +23,34 @@ SAMPLE_FIELDS = (
     "kv_capacity",
     "slots",
 )
-SCORE_PARTS = ("own", "others", "requests", "pending", "kv_demand", "speed", "score")
+SCORE_PARTS = ("own", "others", "requests", "pending", "kv_demand", "speed", "prompt_tokens", "score")
+#: What only some modes take in, and only where all instances of the pool tell it.
+TAKEN_FIELDS = ("others_queued", "others_waiting", "scored_qps")
 
-_SAMPLE, _PARTS = attrgetter(*SAMPLE_FIELDS), attrgetter(*SCORE_PARTS)
-_VALID = tuple(1 << bit for bit in range(len(SAMPLE_FIELDS)))
+_SAMPLE, _PARTS, _TAKEN = attrgetter(*SAMPLE_FIELDS), attrgetter(*SCORE_PARTS), attrgetter(*TAKEN_FIELDS)
+_OPTIONAL = (*SAMPLE_FIELDS, *TAKEN_FIELDS)
+_NUMBERS = (*SAMPLE_FIELDS, *SCORE_PARTS, *TAKEN_FIELDS, "share")
+_VALID = tuple(1 << bit for bit in range(len(_OPTIONAL)))
+_TEXTS = ("mode", "pool", "engine", "reason")
 _ESTIMATED = 1
 _CRC = DETAIL_RECORD["crc"].offset
 _BODY = DETAIL_RECORD["state"].offset
 _END = DETAIL_RECORD["reason"].offset + DETAIL_RECORD["reason"].size
 _PACK = packing(DETAIL_RECORD, first="state")
-_REASON_LIMIT = DETAIL_RECORD["reason"].size
-_ENGINE_LIMIT = DETAIL_RECORD["engine"].size
+_LIMITS = {name: DETAIL_RECORD[name].size for name in _TEXTS}
 _TRIES = 8
 
 
 class Detail(NamedTuple):
-    """One slot's record; ``None`` in a sample field is *unknown*. Score parts are in requests and tokens."""
+    """One slot's record; ``None`` in a sample field is *unknown*, in a taken one *not part of the score*. Score parts are
+    in requests and tokens."""
 
     generation: int = 0
     state: str = "new"  #: one of ``STATES``
     reason: str = ""  #: cut to 288 bytes
     engine: str = ""  #: cut to 16 bytes
+    mode: str = ""  #: cut to 48 bytes
+    pool: str = ""  #: cut to 112 bytes
     estimated: bool = False
     sample_boot_ns: int = 0  #: CLOCK_BOOTTIME, 0 = never
     failure_boot_ns: int = 0
@@ -67,13 +74,18 @@ class Detail(NamedTuple):
     pending: float = 0.0
     kv_demand: float = 0.0
     speed: float = 1.0
+    prompt_tokens: float = 0.0
     score: float = 0.0
+    others_queued: float | None = None
+    others_waiting: float | None = None
+    scored_qps: float | None = None
+    share: float = 1.0
 
     def encoded(self) -> bytes:
         """Checksum and body, without the sequence word."""
-        known = _SAMPLE(self)
+        known, taken = _SAMPLE(self), _TAKEN(self)
         valid = 0
-        for bit, value in zip(_VALID, known, strict=True):
+        for bit, value in zip(_VALID, known + taken, strict=True):
             if value is not None:
                 valid |= bit
         body = _PACK.pack(
@@ -88,8 +100,9 @@ class Detail(NamedTuple):
             self.ended,
             *[0.0 if value is None else value for value in known],
             *_PARTS(self),
-            self.engine.encode()[:_ENGINE_LIMIT],
-            self.reason.encode()[:_REASON_LIMIT],
+            *[0.0 if value is None else value for value in taken],
+            self.share,
+            *[getattr(self, name).encode()[:limit] for name, limit in _LIMITS.items()],
         )
         return struct.pack("<I", zlib.crc32(body)) + body
 
@@ -100,18 +113,17 @@ class Detail(NamedTuple):
         state, flags, valid, generation, sample, failure, failures, dispatched, ended, *rest = (
             _PACK.unpack_from(record, _BODY - _CRC)
         )
-        if state >= len(STATES) or not all(map(math.isfinite, rest[:-2])):
+        numbers, texts = rest[: -len(_TEXTS)], rest[-len(_TEXTS) :]
+        if state >= len(STATES) or not all(map(math.isfinite, numbers)):
             return None
-        fields: dict[str, Any] = {
-            name: value if valid >> bit & 1 else None
-            for bit, (name, value) in enumerate(zip(SAMPLE_FIELDS, rest, strict=False))
-        }
-        parts = dict(zip(SCORE_PARTS, rest[len(SAMPLE_FIELDS) :], strict=False))
+        fields: dict[str, Any] = dict(zip(_NUMBERS, numbers, strict=True))
+        fields.update(zip(_TEXTS, map(_text, texts), strict=True))
+        for bit, name in zip(_VALID, _OPTIONAL, strict=True):
+            if not valid & bit:
+                fields[name] = None
         return cls(
             generation=generation,
             state=STATES[state],
-            reason=_text(rest[-1]),
-            engine=_text(rest[-2]),
             estimated=bool(flags & _ESTIMATED),
             sample_boot_ns=sample,
             failure_boot_ns=failure,
@@ -119,7 +131,6 @@ class Detail(NamedTuple):
             dispatched=dispatched,
             ended=ended,
             **fields,
-            **parts,
         )
 
 

@@ -240,9 +240,7 @@ def _check_header(location: Location, fd: int) -> Geometry:
     if header[:8] not in (MAGIC.to_bytes(8, "little"), bytes(8)):
         raise TableIncompatible(name, f"{location.path} is not a loadboard table: choose another name")
     if len(header) < HEADER_SIZE:
-        raise TableTruncated(
-            name, f"table {name} has only {size} bytes: restart the monitor, it makes a new one"
-        )
+        raise TableTruncated(name, f"table {name} has only {size} bytes: {_make_anew(location)}")
 
     def value(field_name: str) -> int:
         field = IDENTITY_PART[field_name]
@@ -257,9 +255,7 @@ def _check_header(location: Location, fd: int) -> Geometry:
             "run the same version in monitor and proxies",
         )
     if zlib.crc32(header[_CRC_START:_CRC_END]) != value("identity_crc"):
-        raise TableTruncated(
-            name, f"the header of table {name} is damaged: restart the monitor, it makes a new one"
-        )
+        raise TableTruncated(name, f"the header of table {name} is damaged: {_make_anew(location)}")
     if value("layout_hash") != LAYOUT_HASH:
         raise TableIncompatible(
             name,
@@ -277,6 +273,12 @@ def _check_header(location: Location, fd: int) -> Geometry:
     if size < geometry.total_size:
         raise TableTruncated(
             name,
-            f"table {name} has {size} of {geometry.total_size} bytes: restart the monitor, it makes a new one",
+            f"table {name} has {size} of {geometry.total_size} bytes: {_make_anew(location)}",
         )
     return geometry
+
+
+def _make_anew(location: Location) -> str:
+    if location.lock_path.exists():
+        return "restart the monitor, it makes a new one"
+    return "a copy that was not finished, since no lock file is beside it; copy the table once more"

@@ -40,7 +40,7 @@ _PID_WORD = LANE_BLOCK["pid"].offset // 8
 class Naturals:
     """One read of what all lanes have counted, summed over the lanes: int64 arrays of length C.
 
-    The first four are levels; ``dispatched``, ``ended`` and ``suspects`` are running totals that outlive
+    The first five are levels; ``dispatched``, ``ended`` and ``suspects`` are running totals that outlive
     the lanes they came from.
     """
 
@@ -48,6 +48,7 @@ class Naturals:
     prompt_tokens: NDArray[np.int64]
     kv_tokens: NDArray[np.int64]
     held: NDArray[np.int64]
+    guessed: NDArray[np.int64]
     dispatched: NDArray[np.int64]
     ended: NDArray[np.int64]
     suspects: NDArray[np.int64]
@@ -229,7 +230,7 @@ class TableWriter:
 
     def slot_reusable(self, slot: int) -> bool:
         """Whether no lane counts anything at ``slot`` any more."""
-        return not self._rows[2:, slot].any() and not self._naturals[:, : Natural.HELD + 1, slot].any()
+        return not self._rows[2:, slot].any() and not self._naturals[:, :NATURAL_LEVELS, slot].any()
 
     def _bump_membership(self) -> None:
         self._segment.store("membership", self._segment.read("membership") + 1)
@@ -244,8 +245,10 @@ class TableWriter:
         sums = np.zeros((NATURAL_TICK, self.capacity), dtype=np.int64)
         read = self._naturals[:hi, :NATURAL_TICK, :n].copy()
         sums[:, :n] = read.sum(axis=0)
-        outstanding, prompt_tokens, kv_tokens, held, dispatched, ended, suspects = sums
-        return Naturals(outstanding, prompt_tokens, kv_tokens, held, dispatched, ended, suspects, cells)
+        outstanding, prompt_tokens, kv_tokens, held, guessed, dispatched, ended, suspects = sums
+        return Naturals(
+            outstanding, prompt_tokens, kv_tokens, held, guessed, dispatched, ended, suspects, cells
+        )
 
     def rest_row(self) -> NDArray[np.int32]:
         """A copy of ``rest``, all C cells."""

@@ -46,7 +46,7 @@ _CONNECTIONS, _CONNECTIONS_OF_STREAMS = 16, 80
 # Rounds before those that count: the first request of a worker takes longer.
 _FIRST_ROUNDS = 40
 _ADDED_GAP_S = 0.005
-_START_S = 7.0  # with its stop, for the estimate
+_START_S = 9.0  # with its stop, for the estimate
 _DRAIN_S = 3.0
 
 

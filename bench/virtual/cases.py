@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from bench.virtual.plan import Effort
 from bench.virtual.scenarios import Mix, Scenario
-from bench.virtual.settings import OTHER_MODES
+from bench.virtual.settings import OTHER_MODES, USUAL
 
 CHAT = Mix("chat", "ample", 0.85)
 BUSY_CHAT = Mix("chat", "ample", 0.95)
@@ -41,6 +41,10 @@ LONG = (
 )
 #: Ways to use the product that must not be far worse than round robin whatever happens.
 HARDENED = (*OTHER_MODES, "count", "power_of_two", "select", "blind", "tick_50ms")
+#: Overload limits: of requests that wait, of the KV cache.
+LIMITS = ("limit_waiting", "limit_kv")
+#: Fast, half as fast and faster by half.
+UNEQUAL = (1.0, 0.5, 1.0, 1.5)
 
 
 def one_host(effort: Effort, mix: Mix, cells: tuple[tuple[int, float], ...]) -> list[Scenario]:
@@ -90,7 +94,7 @@ def faults(effort: Effort) -> dict[str, Scenario]:
         "20 % past the proxies": effort.scenario(CHAT, bypass=0.2),
         "churn": effort.scenario(CHAT, churn=20.0),
         "bursts": effort.scenario(CHAT, bursty=True),
-        "unequal machines": effort.scenario(CHAT, speeds=(1.0, 0.5, 1.0, 1.5)),
+        "unequal machines": effort.scenario(CHAT, speeds=UNEQUAL),
         "4 hosts, polls together": effort.scenario(CHAT, hosts=4, workers=2, together=True),
         "polls of 10 s": effort.scenario(CHAT, poll=10.0),
     }
@@ -99,6 +103,32 @@ def faults(effort: Effort) -> dict[str, Scenario]:
 def shortened(effort: Effort) -> Effort:
     """For settings and faults tried crosswise: many runs, one seed each, for a coarse limit."""
     return replace(effort, duration=effort.short)
+
+
+def corners(effort: Effort) -> dict[str, tuple[Scenario, tuple[str, ...]]]:
+    """What is tried with some settings only, by what it is: limits and weights, and what those go by kept back."""
+    tight = Mix("long", "tight", 0.85)
+    return {
+        "nothing": (effort.scenario(CHAT), LIMITS),
+        "little KV cache": (effort.scenario(tight), LIMITS),
+        "2 of 8 frozen": (effort.scenario(CHAT, frozen=2), LIMITS),
+        "20 % past the proxies": (effort.scenario(CHAT, bypass=0.2), LIMITS),
+        "sizes untold": (effort.scenario(CHAT, untold=True), (USUAL, *OTHER_MODES, "blind", *LIMITS)),
+        "sizes untold, polls of 10 s": (
+            effort.scenario(CHAT, untold=True, poll=10.0),
+            (USUAL, "expected_wait", "blind", *LIMITS),
+        ),
+        "sizes untold, little KV cache": (effort.scenario(tight, untold=True), (USUAL, *LIMITS)),
+        "sizes untold, little KV cache, polls of 10 s": (
+            effort.scenario(tight, untold=True, poll=10.0),
+            (USUAL, *LIMITS),
+        ),
+        "unequal machines": (effort.scenario(CHAT, speeds=UNEQUAL), ("weighed", *LIMITS)),
+        "unequal machines, sizes untold, polls of 10 s": (
+            effort.scenario(CHAT, speeds=UNEQUAL, untold=True, poll=10.0),
+            (USUAL, "weighed", "limit_waiting"),
+        ),
+    }
 
 
 def peaceful(effort: Effort) -> Scenario:

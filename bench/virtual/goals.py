@@ -160,7 +160,7 @@ def goals(effort: Effort) -> tuple[Goal, ...]:
 
 
 def hardships(effort: Effort) -> list[Ratio]:
-    """The product to round robin: as usual under every fault, and in every other way with and without them."""
+    """The product to round robin: as usual under every fault, in every other way with and without them, and in corners."""
     found = [
         ratio(scenario, USUAL, ROUND_ROBIN, effort.all_seeds(scenario.load))
         for scenario in cases.faults(effort).values()
@@ -168,6 +168,8 @@ def hardships(effort: Effort) -> list[Ratio]:
     short = cases.shortened(effort)
     for scenario in (cases.peaceful(short), *cases.faults(short).values()):
         found += [ratio(scenario, setting, ROUND_ROBIN, (1,)) for setting in cases.HARDENED]
+    for scenario, settings in cases.corners(short).values():
+        found += [ratio(scenario, setting, ROUND_ROBIN, (1,)) for setting in settings]
     return found
 
 

@@ -79,7 +79,7 @@ QUICK = Effort(
 )
 
 # What a policy cannot notice: requests do not depend on it either, so the run is the usual one's.
-_NO_MONITOR = ("unknown", "frozen", "dead_monitor", "worker_killed")
+_NO_MONITOR = ("unknown", "frozen", "dead_monitor", "worker_killed", "untold")
 _NO_POLLS = ("poll", "together", *_NO_MONITOR)
 _NO_WORKERS = ("hosts", "workers", *_NO_POLLS)
 _UNNOTICED: dict[str, tuple[str, ...]] = {

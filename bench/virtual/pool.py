@@ -13,9 +13,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bench.children import signal_at_parents_end
 from bench.virtual.engines import build
+from bench.virtual.leftovers import remove_tables_of
 from bench.virtual.plan import Run
-from bench.virtual.product import remove_tables_of
 from bench.virtual.runs import Outcome, run
 from loadboard.sim.model import EngineParameters
 
@@ -46,7 +47,7 @@ def all_of(runs: Sequence[Run], jobs: int) -> Iterator[Done]:
     try:
         for _ in range(min(jobs, len(runs))):
             ours, its = context.Pipe()
-            process = context.Process(target=_work, args=(its, [*workers, ours]), daemon=True)
+            process = context.Process(target=_work, args=(its, [*workers, ours], os.getpid()), daemon=True)
             process.start()
             its.close()
             workers[ours] = process
@@ -94,13 +95,15 @@ def _end(workers: dict[Connection, BaseProcess], busy: dict[Connection, Run]) ->
             remove_tables_of(process.pid)
 
 
-def _work(connection: Connection, others: Sequence[Connection]) -> None:
+def _work(connection: Connection, others: Sequence[Connection], parent: int) -> None:
     for other in others:
         other.close()  # else the end of the parent would not be seen
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
-        while True:
+        # A parent that was killed closes no connection in the middle of a run, and takes no result any more.
+        signal_at_parents_end(signal.SIGTERM)
+        while os.getppid() == parent:
             given: Run = connection.recv()
             began = time.process_time()
             try:

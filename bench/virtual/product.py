@@ -11,9 +11,9 @@ import os
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
+from bench.virtual.leftovers import table_of
 from bench.virtual.world import World
 from monitor.board import Board
 from monitor.config import InstanceConfig, MonitorConfig
@@ -30,7 +30,6 @@ from score_table.removal import remove_table
 from score_table.writer import TableWriter
 
 HOUSEKEEPING_S = 0.1
-_PREFIX = "loadboard-routing-"
 #: The jitter of polls, and slots of a table: enough for every newcomer of a run.
 _JITTER = 0.1
 _STREAMS = {"stream": True}
@@ -46,6 +45,7 @@ class Setting:
     selects: bool = False  #: proxies only call ``select``: nothing is ever released
     tick: float = 0.02
     exact: bool = False  #: a tick just before every pick
+    weighs: bool = False  #: instances have their machines' speeds as weights
 
 
 class Machine(NamedTuple):
@@ -67,7 +67,7 @@ class Host:
             Discovered(instance.id, instance.url, instance.tags, instance)
             for instance in self._config.instances
         ]
-        self._table = f"/{_PREFIX}{os.getpid()}-{number}"
+        self._table = table_of(os.getpid(), number)
         self._writer = TableWriter.open(
             self._table, slots=_slots(len(world.inside)), lanes=max(scenario.workers, 1)
         )
@@ -177,7 +177,7 @@ class Host:
             running=float(gauges.running),
             waiting=float(gauges.waiting),
             kv_usage=min(1.0, gauges.kv_tokens / capacity),
-            kv_capacity=float(capacity),
+            kv_capacity=None if self._world.scenario.untold else float(capacity),
             counters={
                 FINISHED: {b"": float(gauges.finished)},
                 PROMPT_TOKENS: {b"": float(gauges.prompt_tokens)},
@@ -283,12 +283,6 @@ class _Still(random.Random):
         return 0.0
 
 
-def remove_tables_of(pid: int) -> None:
-    """What a process left behind that ended in the middle of a run."""
-    for left in Path("/dev/shm").glob(f"{_PREFIX}{pid}-*"):
-        left.unlink(missing_ok=True)
-
-
 def _slots(machines: int) -> int:
     return max(16, -(-machines // 16) * 16)
 
@@ -300,9 +294,12 @@ def _config(world: World, setting: Setting) -> MonitorConfig:
     return MonitorConfig(
         instances=tuple(
             InstanceConfig(
-                id=f"m{number}", url=f"http://m{number}.test:8000", slots=world.parameters[number].slots
+                id=f"m{number}",
+                url=f"http://m{number}.test:8000",
+                slots=None if scenario.untold else machine.slots,
+                weight=machine.speed if setting.weighs else 1.0,
             )
-            for number in range(len(world.inside))
+            for number, machine in enumerate(world.parameters)
         ),
         slots=_slots(len(world.inside)),
         lanes=max(scenario.workers, 1),

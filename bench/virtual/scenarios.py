@@ -98,6 +98,7 @@ class Scenario:
     fails_fast: int = 0  #: machines that answer every request with an error after 5 ms, from ``warmup`` on
     dead_monitor: bool = False  #: every monitor is killed at half of the warm-up
     worker_killed: bool = False  #: at ``warmup`` one worker dies with its requests, at least 60 of them
+    untold: bool = False  #: nobody says how many requests fit a machine's batch, or tokens its KV cache
     measured_from: float = 0.0  #: seconds after ``warmup`` from which arrivals count
 
     @property

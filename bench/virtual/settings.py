@@ -27,6 +27,9 @@ _NAMED: dict[str, Setting] = {
     "rotation": Setting(strategy="round_robin"),
     "tick_50ms": Setting(tick=0.05),
     "avoid": Setting(options={"unknown": "avoid"}),
+    "weighed": Setting(weighs=True),
+    "limit_waiting": Setting(options={"overload_waiting": 4}),
+    "limit_kv": Setting(options={"overload_kv": 0.9}),
 }
 
 #: Values of the usual score's weights to try, its start values among them.

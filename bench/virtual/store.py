@@ -1,12 +1,15 @@
 """Results on disk: a file of lines, one JSON object each, that is only ever appended to.
 
 So a run that was interrupted goes on where it stopped. A line says which code it is of; only results of the
-present code are found. A line that was cut off, by whatever ended the process, is no line.
+present code are found. A line that is no result, cut off by whatever ended the process or damaged otherwise, is
+skipped and counted. Several processes may add to one file.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
+import math
 import os
 from collections.abc import Callable
 from dataclasses import fields
@@ -28,13 +31,16 @@ class Store:
         """``code`` is the present one for a scenario and a policy."""
         self._path, self._code = path, code
         path.parent.mkdir(parents=True, exist_ok=True)
-        data = path.read_bytes() if path.exists() else b""
-        self._ends_within_a_line = bool(data) and not data.endswith(b"\n")
         self._found: dict[_Key, Outcome] = {}
-        for line in data.splitlines():
-            key, outcome = _parsed(line)
-            if key is not None and outcome is not None:
-                self._found[key] = outcome
+        #: Lines that are no results.
+        self.damaged = 0
+        for line in (path.read_bytes() if path.exists() else b"").splitlines():
+            try:
+                found = _parsed(line)
+            except _DAMAGE:
+                self.damaged += 1
+            else:
+                self._found.update([found] if found else [])
 
     def get(self, run: Run) -> Outcome | None:
         """The outcome of that run, if the present code has made it."""
@@ -54,31 +60,46 @@ class Store:
                 "outcome": outcome.as_dict(),
             }
         )
-        # One write to the end of the file: lines of two processes do not mix.
-        data = (b"\n" if self._ends_within_a_line else b"") + line.encode() + b"\n"
-        descriptor = os.open(self._path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        self._append(line.encode() + b"\n")
+        self._found[key] = outcome
+
+    def _append(self, line: bytes) -> None:
+        """On a line of its own, whoever has left the last one unfinished."""
+        descriptor = os.open(self._path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
         try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            end = os.fstat(descriptor).st_size
+            unfinished = end > 0 and os.pread(descriptor, 1, end - 1) != b"\n"
+            data = b"\n" + line if unfinished else line
             written = os.write(descriptor, data)
         finally:
             os.close(descriptor)
-        self._ends_within_a_line = written < len(data)
-        if self._ends_within_a_line:
+        if written < len(data):
             raise OSError(
                 f"{self._path}: only {written} of {len(data)} bytes were written: is the disk full?"
             )
-        self._found[key] = outcome
 
     def _key(self, run: Run) -> _Key:
         return (run.scenario.name, run.policy, run.seed, self._code(run.scenario, run.policy))
 
 
-def _parsed(line: bytes) -> tuple[_Key | None, Outcome | None]:
-    try:
-        said = json.loads(line)
-        key = (said["scenario"], said["policy"], said["seed"], said["code"])
-        outcome = said["outcome"]
-        if set(outcome) != _FIELDS:
-            return None, None  # of a version that measured something else
-        return key, Outcome(**outcome)
-    except (ValueError, KeyError, TypeError):
-        return None, None
+#: What comes of reading a line that is none of ours.
+_DAMAGE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+def _parsed(line: bytes) -> tuple[_Key, Outcome] | None:
+    """``None`` for an empty line, and for the result of a version that measured something else; else one of
+    ``_DAMAGE`` for what is no result."""
+    if not line.strip():
+        return None
+    said = json.loads(line)
+    scenario, policy, seed, code = (said[name] for name in ("scenario", "policy", "seed", "code"))
+    if not all(isinstance(text, str) for text in (scenario, policy, code)) or type(seed) is not int:
+        raise TypeError(f"{scenario!r}, {policy!r}, {seed!r}, {code!r} name no run")
+    outcome = said["outcome"]
+    if outcome.keys() != _FIELDS:
+        return None
+    for name, value in outcome.items():
+        if type(value) not in (int, float) or not math.isfinite(value):
+            raise ValueError(f"{name} is {value!r}, which nothing measures")
+    return (scenario, policy, seed, code), Outcome(**outcome)

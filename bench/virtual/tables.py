@@ -44,7 +44,14 @@ class Table:
 
 def tables(effort: Effort) -> tuple[Table, ...]:
     """All of them."""
-    return (mixes(effort), polls(effort), troubles(effort), crosswise(effort), weights(effort))
+    return (
+        mixes(effort),
+        polls(effort),
+        troubles(effort),
+        crosswise(effort),
+        corners(effort),
+        weights(effort),
+    )
 
 
 def mixes(effort: Effort) -> Table:
@@ -95,6 +102,16 @@ def crosswise(effort: Effort) -> Table:
         for label, scenario in situations.items()
     )
     return Table(f"p99 TTFT / {ROUND_ROBIN}, other settings in trouble", cases.HARDENED, rows)
+
+
+def corners(effort: Effort) -> Table:
+    """What limits, weights and missing signals do, each setting in its situations."""
+    rows = tuple(
+        Row(f"{label}: {setting}", (ratio(scenario, setting, ROUND_ROBIN, (1,)),))
+        for label, (scenario, settings) in cases.corners(cases.shortened(effort)).items()
+        for setting in settings
+    )
+    return Table(f"p99 TTFT / {ROUND_ROBIN}, limits, weights and sizes untold", (f"/ {ROUND_ROBIN}",), rows)
 
 
 def weights(effort: Effort) -> Table:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from monitor.config.joint import MonitorConfig
+from monitor.config.listing import changes
 from monitor.config.load import load_config
 from monitor.config.model import InstanceConfig, Settings
 from monitor.config.notes import notes
@@ -29,4 +30,5 @@ __all__ = [
     "add_option_flags",
     "flags_from",
     "notes",
+    "changes",
 ]

@@ -73,23 +73,23 @@ def sentence(error: ErrorDetails, model: type[BaseModel], below: str = "") -> st
     if kind == "missing":
         return f"is missing: add {key} = ... ({range_of(field)})" if field else "is missing"
     if field is None:
-        return f"{_shown(value)} is not a table of keys and values"
+        return f"{shown_value(value)} is not a table of keys and values"
     if kind == "literal_error":
-        return f"{_shown(value)} is not one of {range_of(field)}" + _did_you_mean(
+        return f"{shown_value(value)} is not one of {range_of(field)}" + _did_you_mean(
             str(value), choices_of(field)
         )
     if is_secret(field):
         return "the token has to be a text in quotes"
     if kind == "string_type":
-        return f"{_shown(value)} is not a text: put it in quotes"
+        return f"{shown_value(value)} is not a text: put it in quotes"
     if kind in _OUT_OF_RANGE:
-        return f"{_shown(value)} is out of range: use {range_of(field)}"
+        return f"{shown_value(value)} is out of range: use {range_of(field)}"
     allowed = f": use {range_of(field)}" if range_of(field) else ""
     section = section_of(field)
     if section is not None:
         place = f"{_section_prefix(below)}{key}"
-        return f"{_shown(value)} is not a table: write [{place}] and its keys below it"
-    return f"{_shown(value)} is not {kind_of(field)}{allowed}"
+        return f"{shown_value(value)} is not a table: write [{place}] and its keys below it"
+    return f"{shown_value(value)} is not {kind_of(field)}{allowed}"
 
 
 def _find(model: type[BaseModel], location: Sequence[str | int]) -> tuple[type[BaseModel], FieldInfo | None]:
@@ -111,9 +111,9 @@ def _unknown_key(key: str, owner: type[BaseModel], below: str) -> str:
     near = _did_you_mean(key, keys)
     if near:
         return f"unknown key{near}"
-    for path, model in _places(below):
-        if key in by_key(model) and model is not owner:
-            return f"unknown key here: {key} belongs {path}"
+    places = [path for path, model in _places(below) if key in by_key(model) and model is not owner]
+    if places:
+        return f"unknown key here: {key} belongs {' or '.join(places)}"
     return f"unknown key: remove it, or use one of {', '.join(keys)}"
 
 
@@ -143,7 +143,8 @@ def _join(below: str, path: str) -> str:
     return f"{below}.{path}" if below and path else below or path
 
 
-def _shown(value: Any) -> str:
+def shown_value(value: Any) -> str:
+    """A value of the file as a message tells it: no password of a URL, nothing long, nothing of a table or list."""
     # What stands in a table or list that should not be there may well be a token.
     if isinstance(value, dict):
         return "a table"

@@ -63,7 +63,7 @@ class WeightedSum(Strict):
     )
     decode_weight: float = option(0.5, "extra weight of any other request", ge=0, le=1000)
     waiting_weight: float = option(
-        0.25, "extra weight of a request of others in the queue of an instance", ge=0, le=1000
+        0.25, "extra weight of a request of others in the queue of an instance", ge=0, le=10
     )
     backlog_weight: float = option(
         1.0, "weight of a second of prefill that is still to be done", ge=0, le=1000
@@ -72,5 +72,5 @@ class WeightedSum(Strict):
         7500.0, "prompt tokens that an instance works off", unit="tokens/s", ge=1, le=10**6
     )
     qps_weight: float = option(
-        0.0, "weight of a finished request per second over the last minute", ge=0, le=1000
+        0.0, "weight of a finished request per second over the last minute", ge=0, le=10
     )

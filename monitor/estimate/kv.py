@@ -2,13 +2,17 @@
 
 ::
 
-    demand    = (own KV tokens + prompt_tokens * others + generated_tokens * n) / capacity
-    corrected = polled usage + (own KV tokens now - own KV tokens at that poll) / capacity
+    demand    = (own told KV tokens + prompt_tokens * others + generated_tokens * n) / capacity
+    corrected = polled usage + (prompt_tokens * polled waiting
+                                + own KV tokens now - own KV tokens at that poll) / capacity
     k         = max(demand, corrected)
 
-``demand`` sees what waits in the queue, which no gauge shows; ``corrected`` sees what others hold. A polled
-usage alone would be the same for every pick between two polls, and with the weight it needs all hosts would
-run to the same instance.
+``demand`` knows how long the prompts in the queue are, where their proxies told; ``corrected`` sees what others
+hold. A polled usage alone would be the same for every pick between two polls, and with the weight it needs all
+hosts would run to the same instance.
+
+Tokens of requests that did not tell (*guessed* ones, at the mean each) are no part of ``demand`` where the usage is
+polled: an instance that has many short prompts would look full by the mean, and one full of long ones no fuller.
 """
 
 from __future__ import annotations
@@ -32,9 +36,11 @@ class KvView:
     """What :func:`kv_demand` works on, arrays over slots; NaN is *unknown*."""
 
     own_tokens: FloatArray  #: KV tokens of this host's outstanding requests, >= 0
+    guessed: FloatArray  #: of these, the tokens of requests that did not tell their length, >= 0
     others: FloatArray  #: requests of others, signed
     n: FloatArray  #: requests in the instance, >= 0
     usage: FloatArray  #: polled usage 0..1, NaN unless from a sample that counts
+    waiting: FloatArray  #: requests in its queue at that poll, NaN where it does not tell
     tokens_at_poll: FloatArray  #: ``own_tokens`` when ``usage`` was polled
     capacity: FloatArray  #: tokens, > 0
     known: BoolArray  #: the instance's sample counts, so that ``others`` is its own
@@ -56,11 +62,13 @@ def kv_demand(
         capacity = np.where(sized, capacity, median(capacity[sized]) or nominal_capacity)
 
     own = view.own_tokens / capacity
-    demand = np.maximum(
-        (view.own_tokens + prompt_tokens * view.others + generated_tokens * view.n) / capacity, 0
-    )
     polled = np.isfinite(view.usage)
-    delta = np.where(sized, (view.own_tokens - view.tokens_at_poll) / capacity, 0.0)
+    # The rows are not read as one: a guess may be there a moment before its tokens.
+    told = np.maximum(view.own_tokens - np.where(polled, view.guessed, 0.0), 0.0)
+    demand = np.maximum((told + prompt_tokens * view.others + generated_tokens * view.n) / capacity, 0)
+    queue = np.where(np.isfinite(view.waiting), prompt_tokens * view.waiting, 0.0)
+    since = queue + view.own_tokens - view.tokens_at_poll
+    delta = np.where(sized, since / capacity, 0.0)
     corrected = np.maximum(np.where(polled, view.usage, 0.0) + delta, 0.0)
 
     by_demand = sized & view.known

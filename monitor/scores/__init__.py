@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from monitor.config.installed import installed, origin
 from monitor.scores import plugins
-from monitor.scores.base import Loads, ScoreMode
+from monitor.scores.base import Loads, ScoreMode, Taken
 from monitor.scores.expected_wait import ExpectedWait
 from monitor.scores.inflight_kv import InflightKv
 from monitor.scores.token_aware import TokenAware
@@ -15,7 +15,7 @@ from monitor.scores.weighted_sum import WeightedSum
 if TYPE_CHECKING:
     from monitor.config import Scoring
 
-__all__ = ["MODES", "Loads", "ScoreMode", "score_mode"]
+__all__ = ["MODES", "Loads", "ScoreMode", "Taken", "failing", "score_mode", "taken"]
 
 
 def _token_aware(settings: Scoring) -> ScoreMode:
@@ -71,17 +71,27 @@ MODES = {
 }
 
 
-def score_mode(settings: Scoring) -> ScoreMode:
-    """The mode that ``settings.score`` names, with its options.
+def score_mode(settings: Scoring, *, tick_s: float = 0.02) -> ScoreMode:
+    """The mode that ``settings.score`` names, with its options; ``tick_s`` is the time between two ticks.
 
     :class:`plugins.PluginError` for one of another package that cannot be used.
     """
     own = MODES.get(settings.score)
     if own is None:
-        return plugins.load(settings.score, settings.score_options)
+        return plugins.load(settings.score, settings.score_options, tick_s=tick_s)
     if installed(settings.score):
         raise plugins.PluginError(
             f"{origin(settings.score)} has the name of one of the monitor's own modes: uninstall its "
             "package, or have it renamed"
         )
     return own(settings)
+
+
+def taken(mode: ScoreMode, loads: Loads) -> Taken:
+    """What ``mode`` takes in of ``loads`` beside the parts that every mode has."""
+    return mode.taken(loads) if isinstance(mode, (ExpectedWait, WeightedSum)) else Taken()
+
+
+def failing(mode: ScoreMode) -> str:
+    """What is wrong with ``mode``: that requests are counted instead of its score, or that it is slow; else empty."""
+    return mode.failing or mode.slow if isinstance(mode, plugins.Plugin) else ""

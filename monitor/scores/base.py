@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +42,14 @@ class Loads:
     )
     qps_1m: FloatArray  #: finished requests/s over the last minute, >= 0; NaN where unknown
     usage: FloatArray  #: share of the KV cache in use, 0..1; NaN where unknown
+
+
+class Taken(NamedTuple):
+    """What a score took in beside the parts that every mode has, to be shown; ``None``: not a part of it."""
+
+    queued: FloatArray | None = None  #: prompt tokens of others in each engine's queue
+    waiting: FloatArray | None = None  #: requests of others in each engine's queue
+    qps_1m: FloatArray | None = None  #: finished requests/s
 
 
 class ScoreMode(Protocol):

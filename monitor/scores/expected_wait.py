@@ -37,7 +37,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from monitor.scores.base import BARRIER_SLOPE, FloatArray, Loads, barrier, told_by_all
+from monitor.scores.base import BARRIER_SLOPE, FloatArray, Loads, Taken, barrier, told_by_all
 from score_table.identity import Prices
 from score_table.layout import UNITS
 
@@ -72,6 +72,10 @@ class ExpectedWait:
         return loads.speed * tokens / self.request_tokens + self._kv_requests * barrier(
             loads.kv, self.kv_limit
         )
+
+    def taken(self, loads: Loads) -> Taken:
+        """Its queue."""
+        return Taken(queued=queued_tokens(loads))
 
     @property
     def _kv_requests(self) -> float:

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from monitor.scores.base import FloatArray, Loads, told_by_all
+from monitor.scores.base import FloatArray, Loads, Taken, told_by_all
 from score_table.identity import Prices
 from score_table.layout import UNITS
 
@@ -59,9 +59,7 @@ class WeightedSum:
         """As in the module's formula, in requests."""
         first = loads.pending / loads.prompt
         backlog = loads.pending / self.prefill_rate
-        waiting, queued, qps_1m = (
-            told_by_all(part, loads.known) for part in (loads.waiting, loads.queued, loads.qps_1m)
-        )
+        queued, waiting, qps_1m = self.taken(loads)
         score: FloatArray = loads.n.copy()
         if waiting is not None:
             first = first + waiting
@@ -73,3 +71,8 @@ class WeightedSum:
         score += self.prefill_weight * first + self.decode_weight * np.maximum(loads.n - first, 0.0)
         score += self.backlog_weight * backlog
         return score
+
+    def taken(self, loads: Loads) -> Taken:
+        """What every instance with a believed sample tells, the rate only if it weighs anything."""
+        queued, waiting = (told_by_all(part, loads.known) for part in (loads.queued, loads.waiting))
+        return Taken(queued, waiting, told_by_all(loads.qps_1m, loads.known) if self.qps_weight else None)

@@ -29,7 +29,7 @@ from proxy_adapter.demo_proxy.client import (
 from proxy_adapter.demo_proxy.connections import Connections
 from proxy_adapter.demo_proxy.exchange import Exchange, Upstream
 from proxy_adapter.demo_proxy.failure_log import FailureLog
-from proxy_adapter.demo_proxy.headers import TAGS_HEADER, Headers, request_headers, value_of
+from proxy_adapter.demo_proxy.headers import TAGS_HEADER, Headers, list_of, request_headers
 from proxy_adapter.demo_proxy.instances import FixedInstances, InstanceSource, make_instance
 from proxy_adapter.demo_proxy.prompts import work_of
 from proxy_adapter.demo_proxy.settings import ProxySettings
@@ -93,8 +93,8 @@ class PassThrough:
 
 def _tags_asked(headers: Headers) -> dict[str, str]:
     """The tags that the client asks for. ``ValueError`` names the one that is malformed."""
-    text = value_of(headers, TAGS_HEADER)
-    return read_tags(text.decode("utf-8", "replace"), ",") if text else {}
+    text = list_of(headers, TAGS_HEADER)
+    return {} if text is None else read_tags(text.decode("utf-8", "replace"), ",")
 
 
 async def _run_for_client(exchange: Exchange, receive: Receive, answer_timeout_s: float) -> None:

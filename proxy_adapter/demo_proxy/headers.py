@@ -64,6 +64,13 @@ def response_headers(headers: Iterable[tuple[bytes, bytes]], id_header: bytes) -
     return kept
 
 
+def list_of(headers: Headers, name: bytes) -> bytes | None:
+    """All fields of this (lower-case) name as the one list that they are (RFC 9110, section 5.3); ``None`` where there
+    is none."""
+    values = [value for key, value in headers if key == name]
+    return b",".join(values) if values else None
+
+
 def value_of(headers: Headers, name: bytes) -> bytes:
     """The first field of this (lower-case) name; empty where there is none."""
     for key, value in headers:

@@ -14,6 +14,7 @@ from proxy_adapter.dispatch import Dispatch
 from proxy_adapter.pools import Pool
 from proxy_adapter.routes import DEFAULT, Asked, Routes, asked_of
 from proxy_adapter.strategies.base import CountingStrategy
+from proxy_adapter.strategies.carried import Carried
 from score_table.attachment import Attached
 from score_table.explanation import Explanation
 from score_table.lane import Lane
@@ -56,6 +57,7 @@ class ByTagStrategy:
         # The default last: it is at the index DEFAULT.
         self._members = [*(member(strategy) for _, strategy in pools), member(default)]
         self._routes = Routes([pool for pool, _ in pools])
+        self._carried = Carried([pool for pool, _ in pools])
         self._degraded: Counter[str] = Counter()
         self._told: set[Asked] = set()
 
@@ -79,6 +81,7 @@ class ByTagStrategy:
     def status(self) -> dict[str, Any]:
         """That of any strategy, for all members together, and under ``pools`` the picks of each."""
         each = [member.status() for member in self._members]
+        numbers = [*self._carried.now(self._attached()), None]
         degraded = self._degraded.copy()
         for status in each:
             degraded.update(status["degraded_picks"])
@@ -88,8 +91,11 @@ class ByTagStrategy:
             "picks": sum(status["picks"] for status in each),
             "degraded_picks": dict(degraded),
             "pools": {
-                name: {key: status[key] for key in ("strategy", "picks", "degraded_picks")}
-                for name, status in zip(self._names, each, strict=True)
+                name: {
+                    **{key: status[key] for key in ("strategy", "picks", "degraded_picks")},
+                    **({} if number is None else {"instances": number}),
+                }
+                for name, status, number in zip(self._names, each, numbers, strict=True)
             },
         }
 
@@ -111,7 +117,10 @@ class ByTagStrategy:
             raise RuntimeError(NO_INSTANCES)
         try:
             asked = asked_of(hint)
-            route = self._routes.find(self._attached(), given, asked)
+            attached = self._attached()
+            route = self._routes.find(attached, given, asked)
+            if counted and attached is not None and attached.version != self._carried.version:
+                self._carried.look(attached, given)
             if route.untagged and counted:
                 self._say_untagged(asked)
         except Exception:

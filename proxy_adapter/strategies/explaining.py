@@ -29,7 +29,7 @@ def from_table(question: Question, cursor: int | None) -> Explanation:
             because = str(lane.problem or "the objects cannot be matched to slots")
         return without_table([_id_of(each) for each in question.instances], because)
     names = map(_id_of, mapped.instances)
-    return explain(
+    found = explain(
         attached.segment,
         [Candidate(*each) for each in zip(names, mapped.slots, open_units(mapped), strict=True)],
         now_ns=lane.now_ns(),
@@ -37,6 +37,8 @@ def from_table(question: Question, cursor: int | None) -> Explanation:
         cursor=cursor,
         private=attached.claim.cells if attached.claim.private else None,
     )
+    # The strategy chooses among all that it was given, whatever pools they are in.
+    return replace(found, pools=())
 
 
 def by_objects(explanation: Explanation, question: Question, cursor: int) -> Explanation:
@@ -68,6 +70,7 @@ def ruled(
         tied=tuple(tied),
         cursor=cursor,
         instances=instances,
+        pools=(),
     )
 
 

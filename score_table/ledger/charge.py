@@ -22,6 +22,7 @@ class PlainSeat:
 
     __slots__ = (
         "__weakref__",
+        "guessed",
         "hold_ns",
         "host",
         "incarnation",
@@ -29,7 +30,7 @@ class PlainSeat:
         "open",
         "port",
         "prices",
-        "selected",
+        "prompt_tokens",
         "slot",
         "units",
         "version",
@@ -46,7 +47,8 @@ class PlainSeat:
         self.prices = Prices(0.0, 0.0, 0.0)
         self.units = 0
         self.open = 0
-        self.selected = False
+        self.prompt_tokens = 0.0
+        self.guessed = False
 
     def settle(
         self, version: int, slot: int | None, request: float, prompt_token: float, kv_token: float
@@ -58,7 +60,7 @@ class PlainSeat:
 
 
 class Charge:
-    """One request's count, at the instance of ``seat``.
+    """One request's count, at the instance of ``seat``, from phase ``begins`` on.
 
     ``slot`` is ``None`` where it has none, ``home`` the claim whose rows hold the count (``None``: no rows do).
     What was really added stands in the ``added_*`` fields, so that exactly that is taken back.
@@ -68,7 +70,9 @@ class Charge:
         "added_kv",
         "added_prefill",
         "added_request",
+        "begins",
         "dispatched",
+        "guessed",
         "held",
         "home",
         "incarnation",
@@ -81,15 +85,24 @@ class Charge:
     )
 
     def __init__(
-        self, seat: PlainSeat, prompt_tokens: int, prefill_ends: int, reason: Reason = Reason.SCORE
+        self,
+        seat: PlainSeat,
+        prompt_tokens: int,
+        prefill_ends: int,
+        reason: Reason = Reason.SCORE,
+        *,
+        guessed: bool = False,
+        begins: Phase = Phase.PREFILL,
     ) -> None:
         self.seat = seat
         self.reason = reason  #: by what it was decided to send it there
         self.incarnation = seat.incarnation
         self.prompt_tokens = prompt_tokens
+        self.guessed = guessed  #: the request did not tell the length of its prompt
         self.prefill_ends = (
             prefill_ends  #: monotonic ns at which the prefill part goes, 0 = when the first token comes
         )
+        self.begins = begins
         self.phase = Phase.NEW
         self.held = False
         self.dispatched = False  #: counted in a lane's running total of dispatches, which happens once

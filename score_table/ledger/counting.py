@@ -6,11 +6,11 @@ from collections.abc import Iterable
 
 from score_table.claim import Claim
 from score_table.identity import Prices
-from score_table.layout import NATURAL_LEVELS, Natural
+from score_table.layout import DISPATCH_LIMIT, NATURAL_LEVELS, Natural
 from score_table.ledger.charge import Charge, Phase
 
 
-def price(charge: Charge, prices: Prices, room: int = 2**31 - 1) -> None:
+def price(charge: Charge, prices: Prices, room: int = DISPATCH_LIMIT) -> None:
     """Set what ``charge`` adds in its phase: its parts, cut off where together they exceed ``room`` units."""
     tokens = charge.prompt_tokens
     charge.added_request = min(room, round(prices.request))
@@ -28,12 +28,14 @@ def add(rows: Claim, charge: Charge, slot: int) -> None:
     Cells first, natural units second. The totals of dispatches count a charge once, however often it moves.
     """
     room = max(0, rows.cell_limit - rows.cells[slot])
-    price(charge, charge.seat.prices, room)
+    price(charge, charge.seat.prices, min(room, DISPATCH_LIMIT))
     if charge.added >= room:
         rows.bump("saturations")
     rows.cells[slot] += charge.added
     _raise(rows, Natural.OUTSTANDING, slot, 1)
     _raise(rows, Natural.KV_TOKENS, slot, charge.prompt_tokens)
+    if charge.guessed:
+        _raise(rows, Natural.GUESSED, slot, charge.prompt_tokens)
     if charge.phase == Phase.PREFILL:
         _raise(rows, Natural.PROMPT_TOKENS, slot, charge.prompt_tokens)
     if charge.held:
@@ -62,6 +64,8 @@ def take_back(rows: Claim, charge: Charge, slot: int) -> None:
     """Undo exactly what ``charge`` still has at ``slot``."""
     _take_units(rows, slot, charge.added)
     _lower(rows, Natural.OUTSTANDING, slot, 1)
+    if charge.guessed:
+        _lower(rows, Natural.GUESSED, slot, charge.prompt_tokens)
     _lower(rows, Natural.KV_TOKENS, slot, charge.prompt_tokens)
     if charge.phase == Phase.PREFILL:
         _lower(rows, Natural.PROMPT_TOKENS, slot, charge.prompt_tokens)
@@ -90,6 +94,7 @@ def repair(rows: Claim, charges: Iterable[Charge]) -> bool:
         cells[slot] += charge.added
         levels[Natural.OUTSTANDING][slot] += 1
         levels[Natural.KV_TOKENS][slot] += charge.prompt_tokens
+        levels[Natural.GUESSED][slot] += charge.prompt_tokens if charge.guessed else 0
         levels[Natural.PROMPT_TOKENS][slot] += charge.prompt_tokens if in_prefill else 0
         levels[Natural.HELD][slot] += charge.held
     wrong = False

@@ -32,6 +32,7 @@ from score_table.ledger.rules import (
     Picked,
     Seat,
     Settled,
+    guess,
     tokens_of,
 )
 from score_table.pick import PickCore
@@ -136,7 +137,6 @@ class PlainLedger:
 
     def hold(self, seat: Any, reason: int = 0) -> None:
         now = self._clock()
-        seat.selected = True
         charge = self._charge(seat, None, False, reason, now)
         self._post(self._apply_open, charge)
         self._post_at(now + seat.hold_ns, self._apply_close, charge)
@@ -250,9 +250,11 @@ class PlainLedger:
     ) -> Charge:
         tokens = tokens_of(prompt_tokens)
         if tokens is None:
-            tokens = int(self.mean_prompt_tokens)
-        else:
-            self.mean_prompt_tokens += (tokens - self.mean_prompt_tokens) * MEAN_WEIGHT
+            seat.guessed = True
+            begins = Phase.PREFILL if first_token_visible else Phase.DECODE
+            tokens = guess(seat.prompt_tokens, self.mean_prompt_tokens)
+            return Charge(seat, tokens, 0, Reason(reason), guessed=True, begins=begins)
+        self.mean_prompt_tokens += (tokens - self.mean_prompt_tokens) * MEAN_WEIGHT
         prefill_ends = 0 if first_token_visible else now + tokens * 10**9 // PREFILL_RATE
         return Charge(seat, tokens, prefill_ends, Reason(reason))
 
@@ -299,7 +301,7 @@ class PlainLedger:
     def _apply_open(self, charge: Charge) -> None:
         if charge.phase != Phase.NEW:
             return
-        charge.phase = Phase.PREFILL
+        charge.phase = charge.begins
         charge.seat.open += 1
         self._open[charge] = None
         self._count(charge)

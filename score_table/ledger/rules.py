@@ -19,7 +19,7 @@ from score_table.pick import PickCore
 
 #: Prompt tokens an engine is taken to prefill per second where nobody sees the first token.
 PREFILL_RATE = 7500
-#: Prompt tokens of a request that does not tell, before any has told.
+#: Prompt tokens of a request that does not tell, before any has told, where the seat says nothing.
 FIRST_PROMPT_TOKENS = 220.0
 #: Weight of the newest in the running mean of prompt lengths.
 MEAN_WEIGHT = 1 / 64
@@ -64,7 +64,8 @@ class Seat(Protocol):
         """Open charges, in whatever slot they count, held ones included."""
 
     hold_ns: int  #: how long a pick that nobody ends keeps its price
-    selected: bool  #: held a pick since somebody last cleared this
+    prompt_tokens: float  #: taken for a request that does not tell its prompt's length; 0: unknown
+    guessed: bool  #: counted such a request since somebody last cleared this
 
     def settle(
         self, version: int, slot: int | None, request: float, prompt_token: float, kv_token: float, /
@@ -179,13 +180,13 @@ class Ledger(Protocol):
     ) -> Guard[Picked]:
         """Count one request at ``seat``, chosen for ``reason`` (:class:`score_table.layout.Reason`).
 
-        ``prompt_tokens`` ``None``, or what is no finite number, means the running mean; out of range is cut to
-        0..2^18. Without ``first_token_visible`` the prefill part goes after the time a prefill of that length
-        takes.
+        ``prompt_tokens`` out of range is cut to 0..2^18; ``None``, or what is no finite number, is a request that
+        does not tell, and counts as :func:`guess` says. Without ``first_token_visible`` the prefill part goes
+        after the time a prefill of that length takes; a request that does not tell then has none at all.
         """
 
     def hold(self, seat: Seat, reason: int = 0, /) -> None:
-        """Count one request that nobody will end; it ends after ``seat.hold_ns``."""
+        """Count one request that nobody will end, and that does not tell; it ends after ``seat.hold_ns``."""
 
     def picker(self, seat_of: Callable[[Any], Seat]) -> Picker | None:
         """A new picker; ``seat_of`` gives the seat of an object it has not seen. ``None`` where there is no C."""
@@ -203,6 +204,12 @@ class Ledger(Protocol):
 def turn_of(lowest: int, highest: int) -> int:
     """Which of the ``TURNS`` cursors serves lists whose slots lie between these; a multiplicative hash."""
     return (((lowest << 16) + highest) * 0x9E3779B1 & 0xFFFFFFFF) >> 26
+
+
+def guess(seat_prompt_tokens: float, mean_prompt_tokens: float) -> int:
+    """The prompt length taken for a request that does not tell: what the seat says, else the running mean."""
+    tokens = seat_prompt_tokens if seat_prompt_tokens > 0 else mean_prompt_tokens
+    return int(min(tokens, PROMPT_TOKENS_LIMIT))
 
 
 def tokens_of(prompt_tokens: Any) -> int | None:

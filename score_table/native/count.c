@@ -66,13 +66,16 @@ static int32_t added(const count_charge *charge) {
 void count_add(const count_rows *rows, count_charge *charge, const count_prices *prices) {
     int32_t slot = charge->slot, cell = LOAD(rows->cells[slot]);
     int64_t room = (int64_t)rows->cell_limit - cell;
-    price_parts(charge, prices, room < 0 ? 0 : room);
+    price_parts(charge, prices, room < 0 ? 0 : within(DISPATCH_LIMIT, room));
     if (added(charge) >= room) {
         count_bump(rows, SATURATIONS_WORD);
     }
     STORE(rows->cells[slot], cell + added(charge));
     raise_natural(rows, OUTSTANDING, slot, 1);
     raise_natural(rows, KV_TOKENS, slot, charge->prompt_tokens);
+    if (charge->guessed) {
+        raise_natural(rows, GUESSED, slot, charge->prompt_tokens);
+    }
     if (charge->phase == CHARGE_PREFILL) {
         raise_natural(rows, PROMPT_TOKENS, slot, charge->prompt_tokens);
     }
@@ -100,7 +103,7 @@ void count_clear(const count_rows *rows) {
 
 int64_t count_price(count_charge *charge, const count_prices *prices) {
     charge->home = NULL;
-    price_parts(charge, prices, INT32_MAX);
+    price_parts(charge, prices, DISPATCH_LIMIT);
     return added(charge);
 }
 
@@ -124,6 +127,9 @@ void count_take_back(const count_rows *rows, const count_charge *charge) {
     int32_t slot = charge->slot;
     lower_cell(rows, slot, added(charge));
     lower_natural(rows, OUTSTANDING, slot, 1);
+    if (charge->guessed) {
+        lower_natural(rows, GUESSED, slot, charge->prompt_tokens);
+    }
     lower_natural(rows, KV_TOKENS, slot, charge->prompt_tokens);
     if (charge->phase == CHARGE_PREFILL) {
         lower_natural(rows, PROMPT_TOKENS, slot, charge->prompt_tokens);
@@ -143,6 +149,9 @@ void count_expect(const count_rows *rows, const count_charge *list, int32_t *cel
         cells[charge->slot] += added(charge);
         level[OUTSTANDING * (size_t)rows->slots] += 1;
         level[KV_TOKENS * (size_t)rows->slots] += charge->prompt_tokens;
+        if (charge->guessed) {
+            level[GUESSED * (size_t)rows->slots] += charge->prompt_tokens;
+        }
         if (charge->phase == CHARGE_PREFILL) {
             level[PROMPT_TOKENS * (size_t)rows->slots] += charge->prompt_tokens;
         }

@@ -38,6 +38,7 @@ typedef struct count_charge {
     int32_t prompt_tokens;
     int32_t added_request, added_prefill, added_kv; /* what was really added */
     unsigned char phase, held, dispatched;
+    unsigned char guessed; /* the request did not tell the length of its prompt */
     unsigned char reason; /* by what it was decided to send it there, below REASONS */
 } count_charge;
 

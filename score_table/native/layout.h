@@ -16,15 +16,16 @@
 #define PROMPT_TOKENS 1
 #define KV_TOKENS 2
 #define HELD 3
-#define DISPATCHED 4
-#define ENDED 5
-#define SUSPECTS 6
-#define BY_OUTSTANDING 7 /* of the dispatches, those decided by reason 1, and so on */
-#define BY_MARKED 8
-#define BY_ROUND_ROBIN 9
-#define BY_UNMATCHED 10
-#define NATURALS 11
-#define NATURAL_LEVELS 4
+#define GUESSED 4
+#define DISPATCHED 5
+#define ENDED 6
+#define SUSPECTS 7
+#define BY_OUTSTANDING 8 /* of the dispatches, those decided by reason 1, and so on */
+#define BY_MARKED 9
+#define BY_ROUND_ROBIN 10
+#define BY_UNMATCHED 11
+#define NATURALS 12
+#define NATURAL_LEVELS 5
 
 /* Reasons of a pick; 0 is the score. */
 #define REASONS 5
@@ -36,5 +37,6 @@
 #define SATURATIONS_WORD 9
 
 #define PROMPT_TOKENS_LIMIT (1 << 18)
+#define DISPATCH_LIMIT (1 << 20)
 
 #endif

@@ -47,12 +47,15 @@ static int add_type(PyObject *module, PyType_Spec *spec, PyTypeObject **type) {
 /* What score_table/layout.py has to say as well, by its names there. */
 static int add_layout(PyObject *module) {
     PyObject *layout = Py_BuildValue(
-        "{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "heartbeat", HEARTBEAT_OFFSET, "state",
-        STATE_OFFSET, "membership", MEMBERSHIP_OFFSET, "READY", STATE_READY, "OUTSTANDING", OUTSTANDING,
-        "PROMPT_TOKENS", PROMPT_TOKENS, "KV_TOKENS", KV_TOKENS, "HELD", HELD, "DISPATCHED", DISPATCHED, "ENDED", ENDED,
-        "SUSPECTS", SUSPECTS, "BY_OUTSTANDING", BY_OUTSTANDING, "BY_MARKED", BY_MARKED, "BY_ROUND_ROBIN",
-        BY_ROUND_ROBIN, "BY_UNMATCHED", BY_UNMATCHED, "REASONS", REASONS, "NATURAL_LEVELS", NATURAL_LEVELS, "token", TOKEN_WORD, "picks", PICKS_WORD,
-        "count_errors", COUNT_ERRORS_WORD, "saturations", SATURATIONS_WORD, "PROMPT_TOKENS_LIMIT", PROMPT_TOKENS_LIMIT);
+        "{s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i,s:i}",
+        "heartbeat", HEARTBEAT_OFFSET, "state", STATE_OFFSET, "membership", MEMBERSHIP_OFFSET, "READY", STATE_READY,
+        "OUTSTANDING", OUTSTANDING,
+        "PROMPT_TOKENS", PROMPT_TOKENS, "KV_TOKENS", KV_TOKENS, "HELD", HELD, "GUESSED", GUESSED,
+        "DISPATCHED", DISPATCHED, "ENDED", ENDED, "SUSPECTS", SUSPECTS, "BY_OUTSTANDING", BY_OUTSTANDING,
+        "BY_MARKED", BY_MARKED, "BY_ROUND_ROBIN", BY_ROUND_ROBIN, "BY_UNMATCHED", BY_UNMATCHED, "REASONS", REASONS,
+        "NATURAL_LEVELS", NATURAL_LEVELS, "token", TOKEN_WORD, "picks", PICKS_WORD, "count_errors", COUNT_ERRORS_WORD,
+        "saturations", SATURATIONS_WORD, "PROMPT_TOKENS_LIMIT", PROMPT_TOKENS_LIMIT,
+        "DISPATCH_LIMIT", DISPATCH_LIMIT);
     int failed = layout == NULL || PyModule_AddObjectRef(module, "LAYOUT", layout) < 0;
     Py_XDECREF(layout);
     return failed ? -1 : 0;

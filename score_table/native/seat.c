@@ -72,7 +72,8 @@ static PyMemberDef seat_members[] = {
     {"open", T_LONGLONG, offsetof(Seat, open), READONLY, NULL},
     {"units", T_LONGLONG, offsetof(Seat, units), READONLY, NULL},
     {"hold_ns", T_LONGLONG, offsetof(Seat, hold_ns), 0, NULL},
-    {"selected", T_BOOL, offsetof(Seat, selected), 0, NULL},
+    {"prompt_tokens", T_DOUBLE, offsetof(Seat, prompt_tokens), 0, NULL},
+    {"guessed", T_BOOL, offsetof(Seat, guessed), 0, NULL},
     {"__weaklistoffset__", T_PYSSIZET, offsetof(Seat, weak_references), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };

@@ -67,10 +67,18 @@ void ledger_close(Ledger *ledger, count_charge *charge, uint32_t *count) {
     *count -= 1;
 }
 
+/* The length taken for a request that does not tell. */
+static int32_t guess(const Ledger *ledger, const Seat *seat) {
+    double tokens = seat->prompt_tokens > 0 ? seat->prompt_tokens : ledger->mean_prompt_tokens;
+    return tokens < PROMPT_TOKENS_LIMIT ? (int32_t)tokens : PROMPT_TOKENS_LIMIT;
+}
+
 static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prompt_tokens, int first_token_visible,
                   unsigned char reason, int64_t now) {
-    if (prompt_tokens < 0) {
-        prompt_tokens = (int32_t)ledger->mean_prompt_tokens;
+    int guessed = prompt_tokens < 0;
+    if (guessed) {
+        prompt_tokens = guess(ledger, seat);
+        seat->guessed = 1;
     } else {
         ledger->mean_prompt_tokens += (prompt_tokens - ledger->mean_prompt_tokens) * MEAN_WEIGHT;
     }
@@ -79,9 +87,15 @@ static void begin(Ledger *ledger, count_charge *charge, Seat *seat, int32_t prom
     seat->open += 1;
     charge->incarnation = seat->incarnation;
     charge->prompt_tokens = prompt_tokens;
-    charge->phase = CHARGE_PREFILL;
+    charge->guessed = (unsigned char)guessed;
     charge->reason = reason;
-    charge->prefill_ends = first_token_visible ? 0 : later(now, (int64_t)prompt_tokens * 1000000000 / PREFILL_RATE);
+    if (first_token_visible || !guessed) {
+        charge->phase = CHARGE_PREFILL;
+        charge->prefill_ends = first_token_visible ? 0 : later(now, (int64_t)prompt_tokens * 1000000000 / PREFILL_RATE);
+    } else { /* a guess of a length and of a time: better none */
+        charge->phase = CHARGE_DECODE;
+        charge->prefill_ends = 0;
+    }
     count_at_seat(ledger, charge);
 }
 
@@ -107,7 +121,6 @@ count_charge *ledger_add_unguarded(Ledger *ledger, count_charge *charge) {
 
 count_charge *ledger_hold(Ledger *ledger, count_charge *charge, Seat *seat, unsigned char reason, int64_t now) {
     *charge = (count_charge){.ends_at = later(now, seat->hold_ns)};
-    seat->selected = 1;
     begin(ledger, charge, seat, -1, 0, reason, now);
     return ledger_add_unguarded(ledger, charge);
 }

@@ -56,7 +56,8 @@ typedef struct {
     int64_t hold_ns; /* how long a pick that nobody ends keeps its price */
     int64_t units;   /* outstanding here while it has no slot */
     int64_t open;    /* open charges, wherever they count */
-    char selected;   /* picked by select since somebody last cleared this */
+    double prompt_tokens; /* taken for a request that does not tell its length; 0: unknown */
+    char guessed;    /* counted such a request since somebody last cleared this */
 } Seat;
 
 struct Picker;

@@ -6,6 +6,7 @@ import os
 
 from score_table import _native
 from score_table.layout import (
+    DISPATCH_LIMIT,
     HOT_LINE,
     LANE_BLOCK,
     MARK_BAND,
@@ -27,6 +28,7 @@ _LAYOUT = {
     "NATURAL_LEVELS": NATURAL_LEVELS,
     "REASONS": len(Reason),
     "PROMPT_TOKENS_LIMIT": PROMPT_TOKENS_LIMIT,
+    "DISPATCH_LIMIT": DISPATCH_LIMIT,
     "READY": int(State.READY),
 }
 if getattr(_native, "LAYOUT", None) != _LAYOUT:

@@ -27,6 +27,7 @@ class Counts:
     held: int = 0
     prompt_tokens: int = 0
     kv_tokens: int = 0
+    guessed: int = 0
     dispatched: int = 0
     ended: int = 0
     units: int = 0  #: sum of all lane cells
@@ -41,9 +42,9 @@ class Counts:
         return sum(self.outstanding)
 
     @property
-    def levels(self) -> tuple[int, int, int, int, int]:
+    def levels(self) -> tuple[int, int, int, int, int, int]:
         """Everything that is 0 where nothing is open."""
-        return self.open, self.held, self.prompt_tokens, self.kv_tokens, self.units
+        return self.open, self.held, self.prompt_tokens, self.kv_tokens, self.guessed, self.units
 
 
 @dataclass
@@ -142,13 +143,21 @@ class Keeper:
         writer.publish(rows, rows, now)
         lanes = self._reader.snapshot().lanes
         self.pids |= {lane.pid for lane in lanes}
-        levels = (read.outstanding, read.held, read.prompt_tokens, read.kv_tokens, read.cells)
+        levels = (
+            read.outstanding,
+            read.held,
+            read.prompt_tokens,
+            read.kv_tokens,
+            read.guessed,
+            read.cells,
+        )
         self._now = replace(
             self._now,
             outstanding=tuple(read.outstanding[: self.instances].tolist()),
             held=int(read.held.sum()),
             prompt_tokens=int(read.prompt_tokens.sum()),
             kv_tokens=int(read.kv_tokens.sum()),
+            guessed=int(read.guessed.sum()),
             dispatched=self._before.dispatched + int(read.dispatched.sum()),
             ended=self._before.ended + int(read.ended.sum()),
             units=int(read.cells.sum()),

@@ -21,7 +21,7 @@ from starlette.routing import Route
 
 from loadboard import exits
 from loadboard.cli import build_parser
-from monitor.scores import MODES, plugins
+from monitor.scores import MODES, trial
 from monitor.scores.expected_wait import ExpectedWait
 from monitor.scores.inflight_kv import InflightKv
 from monitor.scores.token_aware import TokenAware
@@ -273,5 +273,5 @@ def test_the_score_mode_of_the_score_page_is_one() -> None:
     namespace: dict[str, Any] = {"__name__": "my_scores"}
     exec(compile(example, "score.md", "exec", dont_inherit=True), namespace)
     mode = namespace["Shortest"]({"headroom": 2.0})
-    assert plugins.fault_of(mode, "shortest") == ""
+    assert trial.fault_of(mode, "shortest") == ""
     assert mode.score(loads(n=4.0, kv=0.5)).tolist() == [6.0]

@@ -184,9 +184,9 @@ def test_both_sides_of_a_ratio_meet_the_same_requests() -> None:
 
 
 def test_a_full_check_is_planned_for_less_than_an_hour_on_two_cores() -> None:
-    """At the speed of the machine that ``cost`` was fitted on; a quarter is left for a slower one."""
+    """At the speed of the machine that ``cost`` was fitted on; a fifth is left for a slower one."""
     runs = Plan(GOALS, tables(FULL)).runs()
-    assert sum(map(cost, runs)) / 2 < 0.75 * 3600
+    assert sum(map(cost, runs)) / 2 < 0.8 * 3600
     assert cost(runs[0]) == max(map(cost, runs))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import random
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -12,11 +13,16 @@ import numpy as np
 import pytest
 
 from bench.virtual.capacity import measured
+from bench.virtual.cases import UNEQUAL
+from bench.virtual.clock import VirtualClock
 from bench.virtual.comparators import COMPARATORS
 from bench.virtual.plan import run_of
+from bench.virtual.product import Product, Setting
 from bench.virtual.ratios import Pair, over_seeds
 from bench.virtual.runs import Outcome, run
 from bench.virtual.scenarios import CAPACITY, Mix, Scenario, of_mix
+from bench.virtual.workloads import requests_of
+from bench.virtual.world import World
 
 SEEDS = (1, 2, 3, 4)
 CHAT = of_mix(Mix("chat", "ample", 0.85), duration=70.0, warmup=20.0)
@@ -78,9 +84,43 @@ def test_another_seed_gives_another_outcome() -> None:
 @pytest.mark.parametrize("policy", sorted(COMPARATORS))
 def test_a_run_is_the_same_without_what_its_policy_does_not_notice(policy: str) -> None:
     noticed = replace(
-        TROUBLE, poll=0.5, together=True, unknown=1, frozen=1, dead_monitor=True, worker_killed=True
+        TROUBLE,
+        poll=0.5,
+        together=True,
+        unknown=1,
+        frozen=1,
+        dead_monitor=True,
+        worker_killed=True,
+        untold=True,
     )
     assert run(noticed, policy, 7) == run(*run_of(noticed, policy, 7))
+
+
+def _known(scenario: Scenario, setting: Setting) -> list[list[float]]:
+    """Batch slots and KV capacities that the monitor knows after some polls, NaN where not, and shares by weight;
+    of each the different ones."""
+    product = Product(random.Random(1), setting)
+    world = World(scenario, requests_of(scenario, 1), VirtualClock())
+    try:
+        world.run(product)
+        fleet = product.hosts[0].board.fleet
+        rows = (fleet.slots, fleet.kv_capacity, fleet.pools.share)
+        return [np.unique(row[:8]).tolist() for row in rows]
+    finally:
+        product.close()
+
+
+def test_what_is_untold_the_monitor_does_not_know() -> None:
+    short = replace(CHAT, duration=10.0, warmup=2.0)
+    assert _known(short, Setting()) == [[64.0], [400_000.0], [1.0]]
+    slots, capacity, _ = _known(replace(short, untold=True), Setting())
+    assert np.isnan([slots, capacity]).all()
+
+
+def test_machines_are_weighed_by_their_speeds_only_where_that_is_the_setting() -> None:
+    unequal = replace(CHAT, duration=10.0, warmup=2.0, speeds=UNEQUAL)
+    assert _known(unequal, Setting())[2] == [1.0]
+    assert _known(unequal, Setting(weighs=True))[2] == pytest.approx([1 / 3, 2 / 3, 1])
 
 
 @pytest.mark.parametrize(("workload", "kv"), sorted(CAPACITY))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,6 +20,7 @@ from bench.virtual.scenarios import Scenario
 from bench.virtual.settings import USUAL
 from bench.virtual.store import Store
 from tests.unit.bench_routing.results import outcome
+from tests.waiting import wait_until
 
 HERE = Run(Scenario(), "random", 1)
 
@@ -60,18 +63,91 @@ def test_a_line_that_was_cut_off_is_lost_alone(tmp_path: Path, kept: int) -> Non
     assert again.get(HERE._replace(seed=3)) == outcome(3.0)
 
 
-@pytest.mark.parametrize("line", ["", "null", "[]", "{}", '{"scenario": 1}', "\xff"])
-def test_lines_of_something_else_are_no_results(tmp_path: Path, line: str) -> None:
+def test_what_another_process_left_unfinished_takes_nothing_with_it(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
-    path.write_bytes(line.encode("latin-1") + b"\n")
-    assert Store(path).get(HERE) is None
+    store = Store(path)
+    store.add(HERE, outcome(1.0), 1.0)
+    with path.open("ab") as other:
+        other.write(b'{"scenario": "cha')
+    store.add(HERE._replace(seed=2), outcome(2.0), 1.0)
+    again = Store(path)
+    assert again.get(HERE) == outcome(1.0)
+    assert again.get(HERE._replace(seed=2)) == outcome(2.0)
+    assert again.damaged == 1
+
+
+def test_a_result_waits_for_another_process_that_is_writing(tmp_path: Path) -> None:
+    path = tmp_path / "results.jsonl"
+    Store(path).add(HERE, outcome(1.0), 1.0)
+    with path.open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        adding = threading.Thread(target=Store(path).add, args=(HERE._replace(seed=2), outcome(2.0), 1.0))
+        adding.start()
+        wait_until(lambda: _waits_for_a_lock(path), what="the wait for the lock")
+        other.write(b'{"scenario": ')
+        other.flush()
+        other.write(b'"half"}\n')
+    adding.join(timeout=30.0)
+    again = Store(path)
+    assert again.get(HERE._replace(seed=2)) == outcome(2.0)
+    assert again.damaged == 1, "that line names no run, but it is whole"
+
+
+def _waits_for_a_lock(path: Path) -> bool:
+    """Whether anybody does, for a lock on this file."""
+    inode = f":{path.stat().st_ino} "
+    return any("->" in line and inode in line for line in Path("/proc/locks").read_text().splitlines())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "null",
+        "[]",
+        "{}",
+        "3",
+        '{"scenario": 1}',
+        "\xff",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "9" * 10_000,
+        '{"scenario": [], "policy": "random", "seed": 1, "code": "c", "outcome": {}}',
+        '{"scenario": "s", "policy": "random", "seed": 1.5, "code": "c", "outcome": {}}',
+        '{"scenario": "s", "policy": "random", "seed": 1, "code": "c", "outcome": []}',
+        '{"scenario": "s", "policy": "random", "seed": 1, "code": "c", "outcome": null}',
+        '{"scenario": "s", "policy": "random", "seed": 1, "code": "c", "outcome": "good"}',
+    ],
+    ids=range(14),
+)
+def test_lines_of_something_else_are_no_results_and_are_counted(tmp_path: Path, line: str) -> None:
+    path = tmp_path / "results.jsonl"
+    Store(path).add(HERE, outcome(1.0), 1.0)
+    with path.open("ab") as file:
+        file.write(line.encode("latin-1") + b"\n\n")
+    store = Store(path)
+    assert store.get(HERE) == outcome(1.0)
+    assert store.damaged == 1
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "1e999", "9" * 400, "null", "true", '"1.0"', "[1.0]"])
+def test_an_outcome_that_nothing_measures_is_no_result(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "results.jsonl"
+    Store(path).add(HERE, outcome(0.125), 1.0)
+    text = path.read_text()
+    assert '"ttft_p99": 0.125' in text
+    path.write_text(text.replace('"ttft_p99": 0.125', f'"ttft_p99": {value}'))
+    store = Store(path)
+    assert store.get(HERE) is None
+    assert store.damaged == 1
 
 
 def test_an_outcome_of_other_fields_is_no_result(tmp_path: Path) -> None:
     path = tmp_path / "results.jsonl"
     Store(path).add(HERE, outcome(), 1.0)
     path.write_text(path.read_text().replace('"good"', '"bad"'))
-    assert Store(path).get(HERE) is None
+    store = Store(path)
+    assert store.get(HERE) is None
+    assert store.damaged == 0
 
 
 # -- which code -------------------------------------------------------------------------------------------

@@ -76,6 +76,27 @@ def test_what_differs_from_the_defaults_is_listed(file: Path, capsys: pytest.Cap
     ]
 
 
+def test_weights_draining_and_what_pools_have_of_their_own_are_listed(
+    file: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file.write_text(
+        f"{ONE}weight = 2\ntags = {{ role = 'decode' }}\n{ONE}id = 'b'\ndraining = true\n"
+        "[[pools]]\ntags = { role = 'decode' }\nscore = 'expected_wait'\noverload_waiting = 5\n"
+        "[pools.expected_wait]\nthroughput = 900\n[score_options]\nscale = 2\napi_key = 's3cret'\n"
+    )
+    assert call("check", str(file)) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1:8] == [
+        "  score_options.scale = 2",
+        "  score_options.api_key = ***",
+        "  pools[0] (role = decode): 1 instance, score expected_wait",
+        "  pools[0].overload_waiting = 5",
+        "  pools[0].expected_wait.throughput = 900.0",
+        "  instances[0].weight = 2 (10.0.0.1:8000)",
+        "  instances[1].draining = true (b)",
+    ]
+
+
 def test_what_is_not_checked_is_said(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text(f"{ONE}bearer_token_env = 'LOADBOARD_NO_SUCH_TOKEN'\n")
     assert call("check", str(file)) == 0

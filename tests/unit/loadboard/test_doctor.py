@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
+import time
+from pathlib import Path
 
 import pytest
 
@@ -60,3 +63,37 @@ def test_an_unknown_pick_core_is_a_fault(
     status, found = _run(table_name, capsys)
     assert status == 1
     assert "'fortran'" in found["pick"]
+
+
+@pytest.mark.parametrize(
+    ("ago_s", "said"),
+    [
+        (5.0, "ready, silent: ticked 5."),
+        (-60.0, "its clock is another host's"),
+    ],
+)
+def test_a_monitor_that_does_not_tick_is_a_fault_that_says_what_to_do(
+    table_name: str, capsys: pytest.CaptureFixture[str], ago_s: float, said: str
+) -> None:
+    writer = make_table(table_name, 2)
+    publish(writer, now_ns=time.monotonic_ns() - round(ago_s * 1e9))
+    status, found = _run(table_name, capsys)
+    assert status == 1
+    assert found["monitor"].startswith("BAD")
+    assert said in found["monitor"]
+    if ago_s > 0:
+        assert "from 1 s on picks are made without it; see whether the process lives" in found["monitor"]
+    writer.close()
+
+
+def test_a_copy_is_called_one_and_no_monitor_is_missed_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    writer = make_table(str(tmp_path / "table"), 2)
+    publish(writer, now_ns=10**9)
+    shutil.copy(tmp_path / "table", tmp_path / "kept")
+    status, found = _run(str(tmp_path / "kept"), capsys)
+    assert status == 0
+    assert found["copy"].endswith(f"see `loadboard why --table {tmp_path / 'kept'}`")
+    assert "monitor" not in found
+    writer.close()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from loadboard import dump
+from loadboard.cli import main
 from loadboard.tables import tables_in
 from score_table.reader import InstanceFacts, LaneFacts, TableSnapshot
-from tests.tables import make_table
+from score_table.records import Detail
+from tests.tables import make_table, publish
 
 UP = InstanceFacts(
     id="10.20.30.40:8000",
@@ -25,6 +29,9 @@ UP = InstanceFacts(
     mark="",
     reason="",
     engine="sglang",
+    mode="token_aware",
+    pool="",
+    share=1.0,
     outstanding=1234,
     held=12,
     dispatched=1234567,
@@ -41,6 +48,9 @@ UP = InstanceFacts(
     throughput=900.0,
     own=7.0,
     others=0.0,
+    others_queued=None,
+    others_waiting=None,
+    scored_qps=None,
     estimated=False,
 )
 REFUSES = dataclasses.replace(
@@ -158,3 +168,22 @@ def test_only_whole_tables_are_listed(table_name: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(file)
     os.mkfifo(tmp_path / "pipe")
     assert tables_in(tmp_path) == ["/real"]
+
+
+def test_a_copy_is_told_as_of_its_last_heartbeat(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    writer = make_table(str(tmp_path / "table"), 2)
+    writer.write_detail(0, Detail(1, "up", mode="token_aware", pool="role=a", share=0.5))
+    publish(writer, [2, 1], now_ns=10**9)
+    shutil.copy(tmp_path / "table", tmp_path / "kept")
+    assert main(["dump", "--table", str(tmp_path / "kept")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].endswith("picks: by score")
+    assert lines[1].startswith("A copy of a table")
+    assert main(["dump", "--table", str(tmp_path / "kept"), "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["degraded"], told["heartbeat_age_s"]) == (None, 0.0)
+    one = told["instances"][0]
+    assert (one["mode"], one["pool"], one["share"]) == ("token_aware", "role=a", 0.5)
+    assert main(["dump", "--table", str(tmp_path / "table")]) == 0
+    assert "DEGRADED (outstanding)" in capsys.readouterr().out
+    writer.close()

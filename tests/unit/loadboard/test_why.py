@@ -14,7 +14,7 @@ import pytest
 
 from loadboard import why
 from loadboard.cli import main
-from loadboard.why_text import as_text, conclusion
+from loadboard.why_text import as_text, conclusions
 from proxy_adapter import LeastLoadStrategy
 from score_table.explanation import Explained, Explanation
 from score_table.identity import Identity
@@ -32,8 +32,8 @@ B = Explained(
     state="up",
     estimated="",
     score=1234.25,
-    head=1000.0,
-    cells=234.25,
+    base=1000.0,
+    lanes=234.25,
     outstanding=1234,
     others=-12.5,
     requests=1221.5,
@@ -60,7 +60,7 @@ EXPLANATION = Explanation(
     tie_window=0.125,
     least=1234.25,
     tied=(0,),
-    picked=None,
+    picked=0,
     instances=(B, C),
 )
 
@@ -82,39 +82,42 @@ def call(tmp_path: Path, *words: str, table: str = "table") -> int:
 
 
 def test_the_conclusion_comes_first() -> None:
-    assert as_text(EXPLANATION)[0] == "the next request goes to 10.20.30.41:8000 (score 1234.25)"
+    assert (
+        as_text(EXPLANATION)[0]
+        == "with least_load, the next request goes to 10.20.30.41:8000 (score 1234.25)"
+    )
 
 
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
         (
-            {"tied": (0, 1)},
-            "the next request goes to one of 10.20.30.41:8000, 10.20.30.42:8000 (score 1234.25): each worker takes the "
-            "next in its own rotation",
+            {"tied": (0, 1), "picked": None},
+            "with least_load, the next request goes to one of 10.20.30.41:8000, 10.20.30.42:8000 (score 1234.25): each "
+            "worker takes the next in its own rotation",
         ),
         (
             {"tied": (0, 1), "picked": 1},
-            "the next request goes to 10.20.30.42:8000 (score 1234.25); tied: 10.20.30.41:8000, 10.20.30.42:8000",
+            "with least_load, the next request goes to 10.20.30.42:8000 (score 1234.25); tied: 10.20.30.41:8000, 10.20.30.42:8000",
         ),
         (
-            {"decided_by": "marked", "tied": (1,), "least": 9.0},
-            "the next request goes to 10.20.30.42:8000 (score 9.00, unreachable: all are marked)",
+            {"decided_by": "marked", "tied": (1,), "least": 9.0, "picked": 1},
+            "with least_load, the next request goes to 10.20.30.42:8000 (score 9.00, unreachable: all are marked)",
         ),
         (
             {"decided_by": "round_robin", "tied": (), "least": None},
-            "the next request goes to any of them: in turn, or by what the proxy's instance objects say",
+            "with least_load, the next request goes to any of them: in turn, or by what the proxy's instance objects say",
         ),
         ({"instances": (), "tied": ()}, "there is no instance that a request could go to"),
         (
-            {"instances": (B,) * 12, "tied": tuple(range(12))},
-            f"the next request goes to one of {', '.join([B.id] * 8)} and 4 more (score 1234.25): each worker takes the "
+            {"instances": (B,) * 12, "tied": tuple(range(12)), "picked": None},
+            f"with least_load, the next request goes to one of {', '.join([B.id] * 8)} and 4 more (score 1234.25): each worker takes the "
             "next in its own rotation",
         ),
     ],
 )
 def test_each_kind_of_decision_has_its_conclusion(changes: dict[str, Any], said: str) -> None:
-    assert conclusion(changed(**changes)) == said
+    assert conclusions(changed(**changes)) == [said]
 
 
 def test_the_text_fits_110_columns_with_addresses_as_ids() -> None:
@@ -148,8 +151,8 @@ def test_a_silent_monitor_is_said_with_what_the_scores_are_then() -> None:
     )
     assert lines[1].endswith("picks: DEGRADED (outstanding)")
     assert "the last heartbeat is 21.0 s old" in lines
-    assert "Scores are what the lanes hold, and 25% of what others last had there." in lines
-    assert any("= rest" in line for line in lines)
+    assert "Scores are what the lanes hold, and as base 25% of what others last had there." in lines
+    assert any("= base" in line for line in lines)
     assert any("up?" in line for line in lines)
 
 
@@ -195,13 +198,129 @@ def test_candidates_are_named_or_have_tags(
     assert "not written as key=value" in capsys.readouterr().err
 
 
-def test_one_that_is_not_in_the_table_is_compared_as_an_idle_worker_would(
+def test_candidates_are_named_by_address_as_a_proxy_s_objects_are(
     on: TableWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(tmp_path, "--instances", "i0,elsewhere", "--at", "heartbeat") == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == "the next request goes to elsewhere (score 1.00)"
+    on.assign(3, Identity("six", "http://[::1]:81/v1", 1, PRICES))
+    on.assign(4, Identity("a", "http://HOST", 1, PRICES))
+    on.assign(5, Identity("b", "http://host:80", 1, PRICES))
+    publish(on, [2, 1, 1, 5, 5, 5])
+
+    def told(text: str) -> tuple[int, Any]:
+        status = call(tmp_path, "--json", "--instances", text)
+        said = capsys.readouterr()
+        return status, said.err if status else [each["id"] for each in json.loads(said.out)["instances"]]
+
+    assert told("127.0.0.1:9001,i0, [::1]:81 ,i1") == (0, ["i1", "i0", "six"])
+    status, said = told("i0,elsewhere")
+    assert (status, said) == (
+        2,
+        "--instances: no instance 'elsewhere': in the table are i0, i1, i2, six, a, b\n",
+    )
+    assert told("host:80")[1].startswith("--instances: no instance 'host:80': a, b have this address")
+    for nothing in ("", " , "):
+        assert told(nothing)[1].startswith("--instances names no instance")
+
+
+def test_one_without_a_slot_has_its_words_in_the_text() -> None:
+    lines = as_text(changed(instances=(B, Explained("elsewhere", score=2.0))))
+    assert any("elsewhere" in line and "no slot" in line for line in lines)
     assert any(line.startswith("  elsewhere: not in the table") for line in lines)
+
+
+def pooled(on: TableWriter, mode: str = "expected_wait") -> None:
+    """i0 and i1 are the pool of prefill, i2 is in none; i3 has no record yet."""
+    make = Detail(generation=1, state="up")
+    on.assign(3, Identity("i3", "http://i3", 1, PRICES))
+    on.write_detail(0, make._replace(mode=mode, pool="role=prefill", share=0.5, others_queued=900.0))
+    on.write_detail(1, make._replace(mode=mode, pool="role=prefill", share=1.0, others_queued=0.0))
+    on.write_detail(2, make._replace(mode="token_aware", others=-0.0))
+    publish(on, [2, 2, 1, 7])
+
+
+def test_instances_of_several_pools_are_not_compared(
+    on: TableWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pooled(on)
+    assert call(tmp_path, "--at", "heartbeat") == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:4] == [
+        "with least_load, the next request of pool role=prefill goes to one of i0, i1 (score 2.00): each worker takes "
+        "the next in its own rotation",
+        "with least_load, the next request of those in no pool goes to i2 (score 1.00)",
+        "with least_load, the next request of those whose pool is not known goes to i3 (score 7.00)",
+        "scores of different pools are not comparable: a proxy has to pass instances of one, or say tags",
+    ]
+    marked = [line[:4] for line in lines[lines.index("pool role=prefill:") :]][:7]
+    assert marked == ["pool", "= i0", "= i1", "thos", "> i2", "thos", "> i3"]
+    assert call(tmp_path, "--at", "heartbeat", "--json", "--cursor", "1") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [(each["pool"], each["tied"], each["picked"]) for each in told["pools"]] == [
+        ("role=prefill", [0, 1], 1),
+        ("", [2], 2),
+        (None, [3], 3),
+    ]
+    assert call(tmp_path, "--at", "heartbeat", "--instances", "i0,i1", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["pools"] == []
+
+
+def test_columns_are_there_where_they_say_something(
+    on: TableWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def told(*words: str) -> list[str]:
+        assert call(tmp_path, "--at", "heartbeat", *words) == 0
+        return capsys.readouterr().out.splitlines()
+
+    def headings(lines: list[str]) -> set[str]:
+        return set(next(line for line in lines if "instance" in line and "speed" in line).split())
+
+    pooled(on)
+    assert {"mode", "share"} <= headings(told())
+    one_mode = told("--instances", "i0,i1")
+    assert "mode" not in headings(one_mode)
+    assert one_mode[1].endswith("mode expected_wait")
+    assert any("900" in line for line in one_mode)
+    assert not {"mode", "share", "waiting"} & headings(told("--instances", "i2"))
+
+
+def test_zeros_have_no_sign(on: TableWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    on.write_detail(0, Detail(generation=1, state="up", others=-0.0, score=2.0))
+    on.write_detail(1, Detail(generation=1, state="up", others=-0.001, score=1.001))
+    publish(on, [2, 1, 1])
+    for words in ((), ("--json",)):
+        assert call(tmp_path, "--at", "heartbeat", *words) == 0
+        said = capsys.readouterr().out
+        assert "-0.0\n" not in said
+        assert "-0.0," not in said
+        assert words or "-0.00" not in said
+
+
+def test_the_only_one_that_ties_is_the_one_that_is_picked(
+    on: TableWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(on, [2, 1, 4])
+    assert call(tmp_path, "--at", "heartbeat", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["tied"], told["picked"], told["instances"][1]["picked"]) == ([1], 1, True)
+
+
+def test_a_moment_that_was_asked_for_is_blamed_itself(
+    on: TableWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    publish(on, [2, 1, 4], now_ns=10**10)
+    for at, said in (
+        (14 * 10**9, "--at is 4.0 s after the last heartbeat"),
+        (10**9, "--at is 9.0 s before the last heartbeat"),
+    ):
+        assert call(tmp_path, "--at", str(at)) == 0
+        assert any(line.startswith(said) for line in capsys.readouterr().out.splitlines())
+
+
+def test_a_copy_is_called_one(on: TableWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.copy(tmp_path / "table", tmp_path / "copy")
+    for table, number in (("copy", 1), ("table", 0)):
+        assert call(tmp_path, table=table) == 0
+        assert capsys.readouterr().out.count("A copy of a table") == number
 
 
 def test_a_copy_is_explained_at_its_heartbeat_and_a_live_table_now(
@@ -224,7 +343,15 @@ def test_a_copy_is_explained_at_its_heartbeat_and_a_live_table_now(
 
 
 @pytest.mark.parametrize(
-    "words", [("--at", "then"), ("--at", "-5"), ("--watch", "0"), ("--watch", "nan"), ("--cursor", "x")]
+    "words",
+    [
+        ("--at", "then"),
+        ("--at", "-5"),
+        ("--watch", "0"),
+        ("--watch", "nan"),
+        ("--watch", "abc"),
+        ("--cursor", "x"),
+    ],
 )
 def test_wrong_usage_is_told(
     on: TableWriter, tmp_path: Path, words: tuple[str, str], capsys: pytest.CaptureFixture[str]
@@ -232,7 +359,10 @@ def test_wrong_usage_is_told(
     with pytest.raises(SystemExit) as ended:
         call(tmp_path, *words)
     assert ended.value.code == 2
-    assert words[0] in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert words[0] in said
+    assert "_pause" not in said
+    assert "_moment" not in said
 
 
 def test_an_absent_table_and_a_bad_name_have_their_statuses(
@@ -265,10 +395,10 @@ def test_watching_prints_a_block_each_time_until_interrupted(
     marks = [Mark.NONE, Mark.UNREACHABLE, Mark.NONE]
     status, pauses = _watched(monkeypatch, tmp_path, "0.5", between=lambda: publish(on, [2, 1, 1], marks))
     assert (status, pauses) == (130, [0.5] * 3)
-    firsts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("the next request")]
+    firsts = [line for line in capsys.readouterr().out.splitlines() if line.startswith("with least_load")]
     assert len(firsts) == 3
     assert "i1, i2" in firsts[0]
-    assert firsts[1] == firsts[2] == "the next request goes to i2 (score 1.00)"
+    assert firsts[1] == firsts[2] == "with least_load, the next request goes to i2 (score 1.00)"
 
 
 def test_watching_in_json_prints_one_line_each_time(
@@ -289,7 +419,10 @@ def test_on_a_terminal_watching_draws_over_the_last_one(
 def test_control_characters_of_ids_do_not_reach_the_terminal(
     on: TableWriter, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert call(tmp_path, "--instances", "a\x1b[31m") == 0
+    assert call(tmp_path, "--instances", "a\x1b[31m") == 2
+    assert "\x1b" not in capsys.readouterr().err
+    on.assign(2, Identity("a\x1b[31m", "http://i2", 1, PRICES))
+    assert call(tmp_path) == 0
     assert "\x1b" not in capsys.readouterr().out
 
 

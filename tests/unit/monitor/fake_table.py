@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,7 +14,7 @@ from score_table.layout import UNITS, Mark
 from score_table.records import Detail
 from score_table.writer import Naturals, Reclaimed
 
-KINDS = ("outstanding", "prompt_tokens", "kv_tokens", "held", "dispatched", "ended", "suspects")
+KINDS = ("outstanding", "prompt_tokens", "kv_tokens", "held", "guessed", "dispatched", "ended", "suspects")
 
 
 @dataclass
@@ -33,6 +35,7 @@ class FakeTable:
         unused = np.full(self.capacity, Mark.UNUSED.cell, dtype=np.int32)
         self.base, self.rest = unused, unused.copy()
         self.lanes = {kind: np.zeros(self.capacity, dtype=np.int64) for kind in KINDS}
+        self._cells: dict[int, int] = {}
 
     def dispatch(self, slot: int, requests: int = 1, prompt_tokens: int = 0) -> None:
         """Requests begin at ``slot``, each with ``prompt_tokens``."""
@@ -46,6 +49,13 @@ class FakeTable:
         self.lanes["outstanding"][slot] -= requests
         self.lanes["ended"][slot] += requests
         self.lanes["kv_tokens"][slot] -= requests * prompt_tokens
+
+    @contextlib.contextmanager
+    def cells_as(self, slot: int, units: int) -> Iterator[None]:
+        """Meanwhile the cells of ``slot`` hold this: what is open was counted at other prices."""
+        self._cells[slot] = units
+        yield
+        del self._cells[slot]
 
     def live(self, slot: int) -> float:
         """What a pick would compare, in requests."""
@@ -66,6 +76,8 @@ class FakeTable:
                 + self.lanes["prompt_tokens"][slot] * prices.prompt_token
                 + self.lanes["kv_tokens"][slot] * prices.kv_token
             )
+        for slot, units in self._cells.items():
+            cells[slot] = units
         if self.cell_limit is not None:
             cells = np.minimum(cells, self.cell_limit)
         return Naturals(**{kind: row.copy() for kind, row in self.lanes.items()}, cells=cells)
@@ -103,7 +115,7 @@ class FakeTable:
         self.base[slot] = self.rest[slot] = Mark.UNUSED.cell
 
     def slot_reusable(self, slot: int) -> bool:
-        return not any(self.lanes[kind][slot] for kind in KINDS[:4])
+        return not any(self.lanes[kind][slot] for kind in KINDS[:5])
 
     def rest_row(self) -> NDArray[np.int32]:
         return self.rest.copy()

@@ -61,6 +61,11 @@ def test_all_problems_are_reported_at_once(write: Write) -> None:
             "prefill_weight = 1",
             "prefill_weight: unknown key here: prefill_weight belongs under [token_aware]",
         ),
+        (
+            "kv_limit = 0.9",
+            "kv_limit: unknown key here: kv_limit belongs under [token_aware] or under [inflight_kv] or under "
+            "[expected_wait]",
+        ),
         ('bearer_token = "s"', "bearer_token: unknown key here: bearer_token belongs under [[instances]]"),
         ("zzz = 1", "zzz: unknown key: remove it, or use one of table, table_mode,"),
     ],

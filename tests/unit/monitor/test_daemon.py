@@ -51,7 +51,7 @@ def test_what_engines_say_is_in_the_table(monitor: Start) -> None:
         assert (one.inflight, one.running, one.waiting, one.kv_usage) == (9.0, 6.0, 3.0, 0.25)
         assert (one.own, one.others, one.estimated) == (0.0, 9.0, False)
         # n + 1, and 5 k/(1-k) for the demand of (220 + 120) * 9 tokens of 64,000, below the polled usage.
-        one = running.wait_for("one", score=pytest.approx(10 + 5 * 0.25 / 0.75, abs=0.01))
+        one = running.wait_for("one", score=pytest.approx(10 + 5 * 0.26031 / 0.73969, abs=0.01))
         assert one.age_s is not None
         assert 0 <= one.age_s < START_S
         first.says(num_requests_waiting=0)

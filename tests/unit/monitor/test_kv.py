@@ -29,7 +29,9 @@ def demand(
         "own_tokens": 0.0,
         "others": 0.0,
         "n": 0.0,
+        "guessed": 0.0,
         "usage": 0.0,
+        "waiting": 0.0,
         "tokens_at_poll": 0.0,
         "capacity": 100_000.0,
         "known": True,
@@ -49,6 +51,24 @@ def test_a_higher_polled_usage_wins_and_follows_the_own_tokens_since() -> None:
     # 0.40 + (9000 - 4000) / 100000; the demand is only 0.09.
     assert demand({"usage": 0.4, "own_tokens": 9000.0, "tokens_at_poll": 4000.0}) == [pytest.approx(0.45)]
     assert demand({"usage": 0.4, "own_tokens": 1000.0, "tokens_at_poll": 4000.0}) == [pytest.approx(0.37)]
+
+
+def test_what_waits_in_the_queue_is_in_no_polled_usage_and_is_added_at_the_mean() -> None:
+    # 0.40 + (220*25 + 9000 - 4000) / 100000
+    slot = {"usage": 0.4, "waiting": 25.0, "own_tokens": 9000.0, "tokens_at_poll": 4000.0}
+    assert demand(slot) == [pytest.approx(0.505)]
+    assert demand({**slot, "waiting": NAN}) == [pytest.approx(0.45)]
+    assert demand({**slot, "capacity": NAN}) == [pytest.approx(0.4)]
+
+
+def test_guessed_tokens_are_no_demand_where_the_usage_is_polled() -> None:
+    """Twenty short prompts, taken for long ones: the poll knows better; what came since it is guessed still."""
+    slot = {"usage": 0.1, "own_tokens": 60_000.0, "tokens_at_poll": 57_000.0, "n": 20.0}
+    assert demand({**slot, "guessed": 60_000.0}) == [pytest.approx(0.13)]
+    # Half of them told: (30000 + 120*20) / 100000
+    assert demand({**slot, "guessed": 30_000.0}) == [pytest.approx(0.324)]
+    # Nobody knows better: (60000 + 120*20) / 100000
+    assert demand({**slot, "guessed": 60_000.0, "usage": NAN}) == [pytest.approx(0.624)]
 
 
 def test_a_demand_is_never_negative() -> None:

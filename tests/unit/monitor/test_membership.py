@@ -126,24 +126,34 @@ def test_an_instance_that_comes_back_gets_its_slot_back_with_what_runs_there() -
     assert rig.live("a") == pytest.approx(1.0, abs=0.1)
 
 
-def test_what_still_runs_there_keeps_its_prices_and_an_empty_slot_gets_new_ones() -> None:
+def test_one_that_stays_or_returns_has_the_prices_of_the_configuration_at_once() -> None:
     base = config("a", "b")
     smaller = with_instance(base, 0, kv_capacity=50_000)
     rig = Rig(base)
-    before = rig.table.identities[0].prices
     rig.table.dispatch(0, 1, prompt_tokens=1000)
-    rig.apply(config("b"))
     rig.apply(smaller)
     rig.tick()
-    assert rig.table.identities[0].prices == before
+    assert rig.table.identities[0].generation == 1
+    assert rig.table.identities[0].prices.kv_token == pytest.approx(20 / 50_000 * UNITS)
     assert rig.live("a") == pytest.approx(rig.detail("a").score, abs=2 / UNITS)
     rig.apply(config("b"))
-    rig.table.lanes["prompt_tokens"][0] = 0
-    rig.table.end(0, 1, prompt_tokens=1000)
-    rig.after(GRACE_S)
-    rig.apply(smaller)
-    assert rig.slot("a") == 0
-    assert rig.table.identities[0].prices.kv_token == pytest.approx(20 / 50_000 * UNITS)
+    rig.apply(base)
+    rig.tick()
+    assert rig.table.identities[0].generation == 2
+    assert rig.table.identities[0].prices.kv_token == pytest.approx(20 / 400_000 * UNITS)
+
+
+def test_what_was_priced_higher_makes_it_look_busier_until_it_ends_and_never_idler() -> None:
+    rig = Rig(config("a"))
+    rig.table.dispatch(0, 2, prompt_tokens=1000)
+    cells = rig.table.naturals().cells[0]
+    for weight in (0.5, 30.0):
+        rig.apply(config("a", token_aware={"prefill_weight": weight}))
+        with rig.table.cells_as(0, cells):
+            rig.tick()
+            rig.fleet.changed.add(0)
+            rig.tick()
+            assert (rig.table.base[0] + cells) / UNITS >= rig.detail("a").score - 4 / UNITS
 
 
 @pytest.mark.parametrize("change", [{"url": "http://elsewhere.test:8000"}, {"id": "c"}])
@@ -269,12 +279,11 @@ def adopted(table: FakeTable, configured: MonitorConfig, **options: Any) -> Rig:
     return Rig(configured, table, **options)
 
 
-def test_a_restarted_monitor_keeps_slots_generations_and_prices() -> None:
+def test_a_restarted_monitor_keeps_slots_and_generations_and_prices_by_its_own_configuration() -> None:
     first = Rig(config("a", "b"))
-    prices = first.table.identities[1].prices
     second = adopted(first.table, config("b", "a", score="inflight_kv"))
     assert (second.slot("a"), second.slot("b")) == (0, 1)
-    assert second.table.identities[1].prices == prices
+    assert second.table.identities[1].prices.prompt_token == 0.0
     assert second.table.identities[1].generation == 1
 
 

@@ -55,7 +55,8 @@ def test_a_pool_that_has_all_instances_is_as_good_as_none(score: str) -> None:
         configured = config(*IDS, score=score, pools=list(pools))
         rig = Rig(with_each(configured, tags=[{"model": "m", "rack": str(at)} for at in range(5)]))
         drive(rig)
-        return rig.table.base.tolist(), rig.table.rest.tolist(), rig.table.details
+        details = {slot: detail._replace(pool="") for slot, detail in rig.table.details.items()}
+        return rig.table.base.tolist(), rig.table.rest.tolist(), details
 
     assert tables({"tags": {"model": "m"}}) == tables()
 
@@ -176,7 +177,14 @@ def test_overload_is_a_matter_of_each_pool() -> None:
     for _ in range(60):
         rig.tick(1.0)
         for name in IDS:
-            rig.sample(name, load=0 if name == "p1" else 18, slots=4.0, kv_usage=rig.now_ns % 7 / 7)
+            full = name != "p1"
+            rig.sample(
+                name,
+                running=4.0 if full else 0.0,
+                waiting=14.0 if full else 0.0,
+                slots=4.0,
+                kv_usage=rig.now_ns % 7 / 7,
+            )
     rig.tick()
     assert [mark(rig, name) for name in IDS] == [Mark.AVOIDED, 0, 0, 0, 0]
     assert rig.detail("p0").reason == "waiting 14 >= 2"
@@ -268,3 +276,62 @@ def test_joined_loads_are_in_the_order_of_the_slots_and_of_the_types_of_their_pa
     whole = joined(parts, 5)
     assert whole.own.tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert whole.known.tolist() == [True, False, True, False, True]
+
+
+def test_the_record_says_by_which_mode_in_which_pool_and_of_what_share_it_is_scored() -> None:
+    configured = pooled(
+        {"tags": PREFILL, "score": "expected_wait"}, {"tags": DECODE, "score": "weighted_sum"}
+    )
+    rig = Rig(with_each(configured, weight=[4.0, 1.0, 1.0, 1.0, 1.0]))
+    fresh(rig)
+    said = {name: (rig.detail(name).mode, rig.detail(name).pool, rig.detail(name).share) for name in IDS}
+    assert said == {
+        "p0": ("expected_wait", "role=prefill", 1.0),
+        "p1": ("expected_wait", "role=prefill", 0.25),
+        "d0": ("weighted_sum", "role=decode", 1.0),
+        "d1": ("weighted_sum", "role=decode", 1.0),
+        "x": ("inflight_kv", "", 1.0),
+    }
+
+
+def told(rig: Rig, name: str) -> tuple[float | None, ...]:
+    detail = rig.detail(name)
+    return detail.others_queued, detail.others_waiting, detail.scored_qps
+
+
+def test_the_record_has_the_parts_that_only_some_modes_take_in() -> None:
+    """And with them the parts add up to the score, as the modes write them down."""
+    rig = Rig(
+        pooled(
+            {"tags": PREFILL, "score": "expected_wait"},
+            {"tags": DECODE, "score": "weighted_sum", "weighted_sum": {"qps_weight": 2.0}},
+        )
+    )
+    for name in IDS:
+        rig.sample(name, running=3.0, waiting=2.0, kv_usage=0.0, queued_tokens=900.0)
+    fresh(rig)
+    assert told(rig, "x") == (None, None, None)
+    assert told(rig, "p0") == (pytest.approx(900.0), None, None)
+    prefill = rig.detail("p0")
+    parts = (200.0 * (prefill.requests + 1.0) + (prefill.others_queued or 0.0)) / 200.0
+    barrier = 0.15 * 2000.0 / 200.0 * prefill.kv_demand / (1.0 - prefill.kv_demand)
+    assert prefill.score == pytest.approx(prefill.speed * parts + barrier)
+    assert told(rig, "d0")[:2] == (pytest.approx(900.0), pytest.approx(2.0))
+    decode = rig.detail("d0")
+    waiting, queued = decode.others_waiting or 0.0, decode.others_queued or 0.0
+    assert decode.score == pytest.approx(
+        decode.requests
+        + waiting
+        + 0.5 * (decode.requests - waiting)
+        + 0.25 * waiting
+        + queued / 7500.0
+        + 2.0 * (decode.scored_qps or 0.0)
+    )
+
+
+def test_a_part_that_not_all_tell_is_no_part_of_anyone_s_record() -> None:
+    rig = Rig(pooled({"tags": PREFILL, "score": "weighted_sum"}))
+    rig.sample("p0", running=3.0, waiting=2.0, queued_tokens=900.0)
+    rig.sample("p1", running=3.0, waiting=1.0)
+    fresh(rig)
+    assert (told(rig, "p0"), told(rig, "p1")) == ((None, 2.0, None), (None, 1.0, None))

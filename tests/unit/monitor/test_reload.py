@@ -39,6 +39,8 @@ def test_a_reload_adds_and_removes_instances(monitor: Start) -> None:
         running.wait_for("two", state="up")
         running.configure({"two": second.url, "three": third.url})
         running.signal(signal.SIGHUP)
+        running.wait_for_log("reload: instance one: removed")
+        running.wait_for_log(f"reload: instance three: added, {third.url}")
         assert running.wait_for("three", state="up").slot == 2
         wait_until(lambda: running.instance("one") is None, what="the removal")
         assert running.wait_for("two").state == "up"
@@ -46,6 +48,16 @@ def test_a_reload_adds_and_removes_instances(monitor: Start) -> None:
         before = second.polls
         wait_until(lambda: second.polls > before + 5, START_S, "more polls of the one that stayed")
         assert first.polls <= polls + 1
+
+
+def test_what_looks_like_a_mistake_is_noted_in_the_log_as_check_notes_it(monitor: Start) -> None:
+    with engines(1) as (engine,):
+        running = monitor({"one": f"{engine.url}/v1"})
+        running.start()
+        running.wait_for_log("ends in /v1, but the paths of requests begin with /v1 themselves: remove it")
+        running.configure({"one": engine.url, "two": engine.url})
+        running.signal(signal.SIGHUP)
+        running.wait_for_log("is the url of instances[0] too")
 
 
 def test_a_bad_reload_keeps_the_configuration_and_names_every_fault(monitor: Start) -> None:

@@ -70,6 +70,7 @@ def test_the_whole_score_of_the_documentation() -> None:
     detail = rig.detail("a")
     assert (detail.own, detail.others, detail.requests, detail.pending) == (4.0, 7.0, 11.0, 4000.0)
     assert (detail.kv_demand, detail.speed) == (pytest.approx(k), 1.0)
+    assert detail.prompt_tokens == 220.0, "until engines have told of requests that ended"
     assert detail.score == pytest.approx(expected)
 
 

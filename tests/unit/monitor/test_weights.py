@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from score_table.identity import Prices
-from score_table.layout import DISPATCH_LIMIT, PROMPT_TOKENS_LIMIT, TIE_WINDOW, UNITS
+from score_table.layout import DISPATCH_LIMIT, PRICE_LIMIT, TIE_WINDOW, UNITS
 from tests.unit.monitor.fake_table import FakeTable
 from tests.unit.monitor.rig import Rig, config, with_each, with_instance
 
@@ -101,7 +101,7 @@ def test_score_rest_and_prices_are_divided_by_the_share() -> None:
     assert weighted.live("a") - before == pytest.approx(4.0, abs=2 / UNITS)
 
 
-def test_a_new_weight_shows_at_the_next_tick_and_prices_stay_those_of_the_generation() -> None:
+def test_a_new_weight_shows_at_the_next_tick_in_score_and_prices() -> None:
     base = config("a", "b")
     rig = Rig(base)
     rig.table.dispatch(0, 3)
@@ -111,20 +111,21 @@ def test_a_new_weight_shows_at_the_next_tick_and_prices_stay_those_of_the_genera
     assert (changes.started, changes.stopped) == ([], [])
     rig.tick()
     assert rig.live("a") == pytest.approx(2 * before, abs=2 / UNITS)
+    assert rig.table.identities[0].prices.request == 2 * prices.request
     rig.fleet.changed.add(0)
     rig.tick()
     assert rig.live("a") == pytest.approx(rig.detail("a").score, abs=2 / UNITS)
-    assert rig.table.identities[0].prices == prices
     rig.apply(base)
     rig.tick()
     assert rig.live("a") == before
+    assert rig.table.identities[0].prices == prices
 
 
-def test_the_lightest_against_the_heaviest_stays_within_the_bounds_of_a_cell() -> None:
+def test_the_lightest_against_the_heaviest_stays_within_the_bounds_of_a_price() -> None:
     rig = Rig(with_each(config("a", "b"), weight=[0.01, 100.0]))
     prices = rig.table.identities[0].prices
-    whole = prices.request + (prices.prompt_token + prices.kv_token) * PROMPT_TOKENS_LIMIT
-    assert whole <= DISPATCH_LIMIT
+    assert prices.request <= DISPATCH_LIMIT
+    assert max(prices.prompt_token, prices.kv_token) <= PRICE_LIMIT
     rig.table.dispatch(0, 3)
     rig.tick()
     assert abs(int(rig.table.base[0])) < 2**29
@@ -140,6 +141,16 @@ def test_a_restarted_monitor_goes_on_from_a_weighted_rest() -> None:
     second = Rig(configured, first.table, start_s=first.table.heartbeat / 1e9)
     assert second.detail("a").others == second.detail("b").others == 12.0
     assert second.table.rest.tolist()[:2] == [48 * UNITS, 12 * UNITS]
+
+
+def test_a_restart_with_other_weights_reads_rest_as_it_was_written() -> None:
+    base = config("a", "b")
+    first = Rig(with_each(base, weight=[1.0, 10.0]))
+    for name in ("a", "b"):
+        first.sample(name, load=12)
+    first.tick()
+    second = Rig(with_each(base, weight=[10.0, 1.0]), first.table, start_s=first.table.heartbeat / 1e9)
+    assert [second.detail(name).others for name in "ab"] == [pytest.approx(12.0, abs=0.01)] * 2
 
 
 def test_shares_are_relative_to_the_heaviest_instance_of_the_same_pool() -> None:

@@ -159,6 +159,41 @@ def test_tags_that_nobody_carries_are_answered_by_all_counted_and_logged_once(
     ]
 
 
+def test_a_pool_that_nobody_carries_is_warned_of_once_and_again_when_that_changes(
+    on: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = on.strategy("role=prefil:least_load,role=decode:least_load")
+
+    def told() -> list[str]:
+        for _ in range(3):
+            strategy.select(on.instances, DECODE)
+        said = [record.message.split(",")[0] for record in caplog.records]
+        caplog.clear()
+        return said
+
+    caplog.set_level(logging.INFO, "loadboard.proxy_adapter")
+    assert told() == ["no instance of the table carries the tags of pool role=prefil"]
+    pools = strategy.status()["pools"]
+    assert (pools["role=prefil"]["instances"], pools["role=decode"]["instances"]) == (0, 4)
+    assert "instances" not in pools["default"]
+    tag(on.writer, 0, role="prefill", rack="r9")
+    assert told() == [], "the same pools are empty"
+    for slot in range(4, 8):
+        tag(on.writer, slot, role="other")
+    assert told()[0] == "no instance of the table carries the tags of pool role=decode"
+    tag(on.writer, 0, role="prefil")
+    tag(on.writer, 1, role="decode")
+    assert told() == ["pool role=decode has instances now", "pool role=prefil has instances now"]
+
+
+def test_a_pool_of_objects_outside_of_the_table_is_not_warned_of(
+    on: Fixture, caplog: pytest.LogCaptureFixture
+) -> None:
+    strategy = on.strategy("role=encode:least_load")
+    strategy.select([*on.instances, Tagged("e", role="encode")], {"tags": {"role": "encode"}})
+    assert not [record for record in caplog.records if "pool" in record.message]
+
+
 def test_a_pool_of_which_all_are_out_of_service_is_not_left(on: Fixture) -> None:
     on.publish(on.writer, marks=[Mark.NONE] * 4 + [Mark.UNREACHABLE] * 3 + [Mark.DRAINING])
     strategy = on.strategy()

@@ -26,7 +26,6 @@ TAGS = "x-loadboard-tags"
     [
         (None, False, None),
         (None, True, {"stream": True}),
-        ("", False, None),
         ("role=decode", False, {"tags": {"role": "decode"}}),
         ("role = decode , model=m", True, {"stream": True, "tags": {"role": "decode", "model": "m"}}),
     ],
@@ -56,6 +55,34 @@ def test_tags_that_are_not_written_as_tags_are_the_clients_mistake() -> None:
             assert error["code"] == "bad_tags"
             assert error["message"] == "x-loadboard-tags: tag 'decode' is not written as key=value"
             assert not proxy.strategy.guards
+            assert not server.requests
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("fields", "hint", "said"),
+    [
+        (["role=decode", "model=m,role=decode"], {"role": "decode", "model": "m"}, ""),
+        (["role=decode", "role=prefill"], None, "tag 'role' is given twice, as 'decode' and as 'prefill'"),
+        (["role=decode", ""], None, "tag '' is not written as key=value"),
+        ([""], None, "tag '' is not written as key=value"),
+    ],
+)
+def test_several_fields_are_one_list_and_an_empty_one_is_refused(
+    fields: list[str], hint: dict[str, str] | None, said: str
+) -> None:
+    async def main() -> None:
+        async with serving(answer_ok) as server, proxying(server) as proxy:
+            headers = [(TAGS, field) for field in fields]
+            response = await proxy.client.post("/v1/completions", json={"prompt": "x"}, headers=headers)
+            if hint is not None:
+                assert response.status_code == 200
+                assert proxy.strategy.guards[0].hint == {"tags": hint}
+                return
+            assert response.status_code == 400
+            assert response.json()["error"]["code"] == "bad_tags"
+            assert response.json()["error"]["message"] == f"x-loadboard-tags: {said}"
             assert not server.requests
 
     asyncio.run(main())

@@ -51,6 +51,14 @@ def test_a_mapping_names_the_same_pools_as_a_text() -> None:
         ("role=a+role=b:ll", r"pool 'role=a\+role=b': tag 'role' is given twice, as 'a' and as 'b'"),
         ("a=1:ll,,b=1:ll", "pool 2 of 'a=1:ll,,b=1:ll' is empty"),
         ("a=1+b=2:ll,b=2+a=1:rr", r"pool 'b=2\+a=1' is named twice"),
+        (
+            "role=prefil:least_load;role=decod:p2c",
+            "pool 'role=prefil:least_load;role=decod': tag 'prefil:least_load;role=decod' holds ';': separate pools by commas",
+        ),
+        ("a=1:ll;", "pool 'a=1': strategy 'll;' holds ';': separate pools by commas"),
+        ("a=1:ll b=1:rr", "pool 'a=1:ll b=1': tag '1:ll b=1' holds '=': separate pools by commas"),
+        ("a=1:ll\nb=1:rr", r"pool 'a=1:ll\\nb=1': tag '1:ll\\nb=1' holds '\\n': separate pools by commas"),
+        ("'a=1:ll'", r"""pool "'a=1": strategy "ll'" holds "'": separate pools by commas"""),
         ("a=1:ll,b=1:fastest", "pool 'b=1': unknown instance strategy: fastest"),
     ],
 )
@@ -60,6 +68,14 @@ def test_a_malformed_part_is_refused_by_name(text: str, said: str, monkeypatch: 
     monkeypatch.setenv("PROXY_TAG_STRATEGIES", text)
     with pytest.raises(ValueError, match=f"^PROXY_TAG_STRATEGIES: {said}"):
         build_instance_strategy("ll", table=None)
+
+
+def test_pools_of_another_type_are_refused() -> None:
+    for pools in (["role=decode:ll"], 5, {"role=decode": 5}, {("role", "decode"): "ll"}):
+        with pytest.raises(
+            TypeError, match=r"^pools .*: give a text as 'role=decode:least_load' or a mapping"
+        ):
+            build_instance_strategy("ll", pools=pools, table=None)  # type: ignore[arg-type]
 
 
 def test_names_of_pools_may_be_aliases() -> None:

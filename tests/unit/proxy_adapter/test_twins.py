@@ -33,6 +33,11 @@ class Side:
 
     def __init__(self, name: str, core: str, clock: list[int]) -> None:
         self.writer: TableWriter = make_table(name, SLOTS, slots=32)
+        for slot in range(SLOTS // 2):  # two kinds of instances
+            identity = Identity(
+                instance_id(slot), f"http://127.0.0.1:{9000 + slot}", 1, PRICES, {"role": "decode"}
+            )
+            self.writer.assign(slot, identity)
         self.lane = Lane(name, clock=lambda: clock[0], core=CORES[core])
         publish(self.writer, now_ns=clock[0])
         self.lane.attach()
@@ -49,6 +54,11 @@ class Side:
             **{kind.name: claim.naturals[kind].tolist() for kind in Natural},
             "block": claim.block.tolist()[3:],
         }
+
+    def expected(self) -> dict[str, list[tuple[int, float, bool]]]:
+        """What is expected of requests at each seat."""
+        seats = sorted(self.lane._all_seats(), key=lambda seat: seat.key)
+        return {"seats": [(seat.hold_ns, seat.prompt_tokens, seat.guessed) for seat in seats]}
 
 
 @pytest.fixture
@@ -130,14 +140,23 @@ def test_random_steps_choose_and_count_the_same(sides: tuple[list[int], Side, Si
                     side.writer.release_slot(newcomer)
         else:
             slot = rng.randrange(SLOTS)
-            detail = Detail(generation=1, state="up", inflight=rng.random() * 9, qps_1m=rng.random())
+            length = rng.choice([0.0, 1700.9 * rng.random(), 1e300])
+            detail = Detail(
+                1,
+                "up",
+                inflight=rng.random() * 9,
+                qps_1m=rng.choice([None, rng.random()]),
+                prompt_tokens=length,
+            )
             for side in (in_c, in_python):
                 side.writer.write_detail(slot, detail)
         assert in_c.rows() == in_python.rows(), step
+        assert in_c.expected() == in_python.expected(), step
     status = [side.strategy.status() for side in (in_c, in_python)]
     for key in ("picks", "degraded_picks", "outstanding", "degraded"):
         assert status[0][key] == status[1][key], key
     assert len(seats) == 2 * len(everyone)
+    assert in_c.lane.ledger.mean_prompt_tokens == in_python.lane.ledger.mean_prompt_tokens
     picker = in_c.strategy._picker
     assert picker is not None
     assert picker.picks > 200, "the way through C was taken"

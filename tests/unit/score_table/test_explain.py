@@ -58,18 +58,24 @@ def test_the_score_is_the_monitor_s_part_plus_what_is_open_now(on: Fixture) -> N
     guards = [opened(on.lane, "i1", 1000) for _ in range(2)]
     guards[0].first_token()
     one = on.explain().instances[1]
-    assert one.head == 1.0
+    assert one.base == 1.0
     price = 2 * PRICES.request + 1000 * PRICES.prompt_token + 2 * 1000 * PRICES.kv_token
-    assert one.cells * UNITS == pytest.approx(price, abs=3)
-    assert one.score == one.head + one.cells
+    assert one.lanes * UNITS == pytest.approx(price, abs=3)
+    assert one.score == one.base + one.lanes
     assert (one.outstanding, one.prompt_tokens, one.kv_tokens, one.held) == (2, 1000, 2000, 0)
+    assert one.guessed == 0
+    untold = opened(on.lane, "i1", None)
+    one = on.explain().instances[1]
+    assert one.kv_tokens == 2000 + one.guessed > 2000
+    untold.release()
 
 
 def test_what_changed_since_the_exact_score_is_told_while_the_monitor_lives(on: Fixture) -> None:
-    on.writer.write_detail(1, Detail(generation=1, state="up", score=1.0, own=0, requests=0, kv_demand=0.25))
+    on.writer.write_detail(1, Detail(1, "up", score=1.0, kv_demand=0.25, prompt_tokens=900.0))
     guard = opened(on.lane, "i1", 0)
     one = on.explain().instances[1]
     assert (one.tick_score, one.since_tick, one.kv_demand) == (1.0, 1.0, 0.25)
+    assert one.mean_prompt_tokens == 900.0
     assert on.explain(now_ns=NOW + 2 * 10**9).instances[1].since_tick is None
     guard.release()
 
@@ -116,7 +122,7 @@ def test_a_silent_monitor_is_explained_with_what_is_left_of_rest(on: Fixture) ->
     publish(on.writer, [9, 9, 9, 9], rest=[4, 8, 4, 4], now_ns=NOW)
     why = on.explain(["i1"], now_ns=NOW + 21 * 10**9)
     assert (why.degraded, why.decided_by, why.rest_share) == ("outstanding", "outstanding", 0.25)
-    assert why.instances[0].head == 2.0
+    assert why.instances[0].base == 2.0
     assert why.because == "the last heartbeat is 21.0 s old, more than 1 s: the monitor is silent"
     assert on.explain(now_ns=NOW - 5 * 10**9).because.startswith("the last heartbeat is 5.0 s in the future")
     on.writer.set_state(State.STOPPED)
@@ -141,7 +147,7 @@ def test_one_without_a_slot_scores_its_worker_s_own_times_the_lanes_on_the_media
     why = on.explain(["i0", "elsewhere"], open_units={"elsewhere": 3 * UNITS}, cursor=1)
     elsewhere = why.instances[1]
     assert (why.decided_by, why.picked) == ("unmatched", 0)
-    assert (elsewhere.head, elsewhere.cells, elsewhere.score) == (2.5, 6.0, 8.5), (
+    assert (elsewhere.base, elsewhere.lanes, elsewhere.score) == (2.5, 6.0, 8.5), (
         "the median of 1 to 4; two lanes"
     )
     assert on.explain(["i0", "elsewhere"]).tied == (1,)
@@ -150,7 +156,7 @@ def test_one_without_a_slot_scores_its_worker_s_own_times_the_lanes_on_the_media
 
 def test_counts_outside_of_the_table_are_part_of_the_cells(on: Fixture) -> None:
     why = on.explain(private=[0, 5 * UNITS, *[0] * 14])
-    assert why.instances[1].cells == 5.0
+    assert why.instances[1].lanes == 5.0
     assert why.tied == (2,)
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import threading
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +19,15 @@ import pytest
 
 from score_table import claim as claim_module
 from score_table.attachment import Attached
-from score_table.identity import Identity
+from score_table.identity import Identity, Prices
 from score_table.lane import Lane
-from score_table.layout import LANE_LOCKS, REGISTRY_LOCK, Mark, Natural, State
+from score_table.layout import LANE_LOCKS, NATURAL_LEVELS, REGISTRY_LOCK, Mark, Natural, State
 from score_table.ledger import Guard
 from score_table.ledger.plain import PlainLedger
 from score_table.location import Location
 from score_table.locks import try_lock
 from score_table.pick import CORES, PickCore
+from score_table.records import Detail
 from score_table.segment import Segment
 from score_table.writer import TableWriter
 from tests import tables
@@ -135,7 +137,9 @@ def test_a_failed_request_keeps_its_price_for_the_hold_time_and_is_held(lane: La
 
 
 @pytest.mark.parametrize("unknown", [None, "many", float("nan"), float("inf"), object()])
-def test_an_unknown_prompt_counts_the_running_mean_never_zero(lane: Lane, unknown: Any) -> None:
+def test_an_unknown_prompt_counts_the_running_mean_where_the_seat_says_nothing(
+    lane: Lane, unknown: Any
+) -> None:
     first = opened(lane, 0, unknown)
     assert natural(lane, Natural.KV_TOKENS, 0) == 220
     first.release()
@@ -163,6 +167,210 @@ def test_absurd_prompt_lengths_are_cut_and_cells_stop_before_they_overflow(lane:
     guard = opened(lane, 0, 99.7)
     assert natural(lane, Natural.KV_TOKENS, 0) == 99
     guard.release()
+
+
+def test_no_dispatch_costs_more_than_1024_requests(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
+    with contextlib.closing(make_table(table_name, 1)) as writer:
+        identity = writer.identity(0)
+        assert identity is not None
+        writer.assign(0, replace(identity, prices=Prices(1024.0, 1024.0, 1024.0)))
+        lane = Lane(table_name, clock=clock, core=core)
+        lane.attach()
+        short, long = opened(lane, 0, 100), opened(lane, 0, 2**18)
+        assert cells(lane)[0] == 1024 + 200 * 1024 + 2**20
+        assert attached(lane).claim.block[9] == 0, "no saturation"
+        long.first_token()
+        assert cells(lane)[0] < 1024 + 200 * 1024 + 2**20
+        long.release()
+        short.release()
+        assert cells(lane)[0] == 0
+
+
+def tokens(lane: Lane, slot: int) -> tuple[int, int, int]:
+    """Prompt tokens, KV tokens and guessed tokens."""
+    kinds = (Natural.PROMPT_TOKENS, Natural.KV_TOKENS, Natural.GUESSED)
+    prompt, kv, guessed = (natural(lane, kind, slot) for kind in kinds)
+    return prompt, kv, guessed
+
+
+def held(lane: Lane, slot: int) -> None:
+    """A pick at ``slot`` that nobody will end."""
+    lane.ledger.hold(lane.seat(instance_id(slot), None, None))
+
+
+def test_the_tokens_of_requests_that_do_not_tell_are_told_apart_until_these_end(
+    lane: Lane, clock: Clock
+) -> None:
+    told = opened(lane, 0, 220)
+    visible, invisible = opened(lane, 0, None), opened(lane, 0, "many", visible=False)
+    held(lane, 0)
+    assert tokens(lane, 0) == (440, 880, 660)
+    told.first_token()
+    told.release()
+    assert tokens(lane, 0) == (220, 660, 660)
+    visible.release()
+    assert tokens(lane, 0) == (0, 440, 440)
+    invisible.fail()
+    clock.advance(9.9)
+    lane.housekeep()
+    assert tokens(lane, 0) == (0, 440, 440), "a failed one and a pick are there for ten seconds"
+    clock.advance(0.2)
+    lane.housekeep()
+    assert tokens(lane, 0) == (0, 0, 0)
+    assert cells(lane) == [0, 0, 0]
+    assert attached(lane).claim.block[8] == 0, "no count error"
+
+
+def test_a_request_that_does_not_tell_has_a_prefill_part_only_where_its_first_token_is_seen(
+    lane: Lane, clock: Clock
+) -> None:
+    without = 1024 + round(0.0512 * 220)
+    invisible = opened(lane, 0, None, visible=False)
+    held(lane, 1)
+    assert cells(lane) == [without, without, 0]
+    invisible.first_token()
+    assert cells(lane)[0] == without
+    visible = opened(lane, 2, None)
+    assert cells(lane)[2] == without + round(3.072 * 220)
+    clock.advance(5)
+    lane.housekeep()
+    assert tokens(lane, 2)[0] == 220, "until the first token, whenever it comes"
+    visible.first_token()
+    assert cells(lane) == [without] * 3
+    assert tokens(lane, 2) == (0, 220, 220)
+    invisible.release()
+    visible.release()
+
+
+def test_a_request_that_does_not_tell_has_the_length_that_its_seat_says_and_the_mean_learns_nothing(
+    lane: Lane,
+) -> None:
+    seat = lane.seat(instance_id(1), None, None)
+    assert seat.prompt_tokens == 0.0
+    seat.prompt_tokens = 1800.9
+    guards = [opened(lane, 1, None), opened(lane, 1, None, visible=False), opened(lane, 1, 100)]
+    held(lane, 1)
+    assert tokens(lane, 1) == (1900, 5500, 5400)
+    assert lane.ledger.mean_prompt_tokens == 220 - 120 / 64, "that of the one that told"
+    for guard in guards:
+        guard.release()
+
+
+@pytest.mark.parametrize(
+    ("said", "taken"), [(float("inf"), 2**18), (1e300, 2**18), (float("nan"), 220), (-5.0, 220), (0.5, 0)]
+)
+def test_an_absurd_length_at_a_seat_breaks_nothing(lane: Lane, said: float, taken: int) -> None:
+    seat = lane.seat(instance_id(1), None, None)
+    seat.prompt_tokens = said
+    with opened(lane, 1, None):
+        assert tokens(lane, 1) == (taken, taken, taken)
+    assert cells(lane) == [0, 0, 0]
+
+
+def test_a_seat_is_marked_where_a_request_did_not_tell(lane: Lane) -> None:
+    seat = lane.seat(instance_id(0), None, None)
+    opened(lane, 0, 100, visible=False).release()
+    opened(lane, 0, 0).release()
+    assert not seat.guessed
+    for count in (lambda: opened(lane, 0, None).release(), lambda: held(lane, 0)):
+        count()
+        assert seat.guessed is True
+        seat.guessed = False
+
+
+def test_guessed_tokens_follow_a_replaced_table_and_requests_outside_of_one(
+    table_name: str, lane: Lane
+) -> None:
+    guards = [opened(lane, 0, None), opened(lane, 0, 220), opened(lane, 2, None, visible=False)]
+    for size, lanes in ((128, 8), (192, 1)):
+        writer = TableWriter.open(table_name, slots=size, lanes=lanes)
+        for slot, old in enumerate([2, 1, 0]):
+            writer.assign(slot, Identity(instance_id(old), f"http://127.0.0.1:{9000 + old}", 1, PRICES))
+        publish(writer)
+        lane.housekeep()
+        naturals = writer.naturals()
+        assert naturals.guessed[:3].tolist() == [220, 0, 220]
+        assert naturals.kv_tokens[:3].tolist() == [220, 0, 440]
+        assert naturals.prompt_tokens[:3].tolist() == [0, 0, 440], "one that began without a prefill has none"
+        writer.close()
+    for guard in guards:
+        guard.release()
+    assert cells(lane) == [0, 0, 0]
+    assert [tokens(lane, slot) for slot in range(3)] == [(0, 0, 0)] * 3
+
+
+def test_rows_outside_of_the_table_tell_guessed_tokens_apart_too(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
+    writer = make_table(table_name, 2, lanes=1)
+    first = Lane(table_name, clock=clock, core=core)
+    first.attach()
+    second = Lane(table_name, clock=clock, core=core)
+    second.attach()
+    assert attached(second).claim.private
+    guards = [opened(second, 1, None), opened(second, 1, 50)]
+    assert tokens(second, 1) == (270, 270, 220)
+    first.close()
+    clock.advance(2)
+    second.housekeep()
+    assert not attached(second).claim.private
+    assert tokens(second, 1) == (270, 270, 220)
+    assert writer.naturals().guessed[:2].tolist() == [0, 220]
+    for guard in guards:
+        guard.release()
+    second.close()
+    writer.close()
+
+
+def test_the_audit_puts_guessed_tokens_right(lane: Lane, clock: Clock) -> None:
+    guards = [opened(lane, 0, None), opened(lane, 0, 50)]
+    claim = attached(lane).claim
+    claim.naturals[Natural.GUESSED][0] = 7
+    claim.naturals[Natural.GUESSED][2] = 9
+    clock.advance(1.1)
+    lane.housekeep()
+    assert tokens(lane, 0) == (270, 270, 220)
+    assert tokens(lane, 2) == (0, 0, 0)
+    assert claim.block[8] == 1
+    for guard in guards:
+        guard.release()
+    assert claim.block[8] == 1
+
+
+def test_once_a_second_seats_learn_what_is_expected_of_requests_that_do_not_tell(
+    table_name: str, clock: Clock, core: type[PickCore]
+) -> None:
+    writer = make_table(table_name, 3)
+    for slot, role in enumerate(("decode", "decode", "prefill")):
+        url = f"http://127.0.0.1:{9000 + slot}"
+        writer.assign(slot, Identity(instance_id(slot), url, 1, PRICES, {"role": role}))
+    publish(writer)
+    lane = Lane(table_name, clock=clock, core=core)
+    lane.attach()
+    seats = [lane.seat(instance_id(slot), None, None) for slot in range(3)]
+    assert [seat.hold_ns for seat in seats] == [10_000_000_000] * 3
+    lane.housekeep()
+    for slot, (inflight, rate) in enumerate(((30.0, 2.0), (2.0, 2.0), (6.0, 1.0))):
+        writer.write_detail(
+            slot, Detail(1, "up", inflight=inflight, qps_1m=rate, prompt_tokens=1000.0 + slot)
+        )
+    clock.advance(1.1)
+    lane.housekeep()
+    assert [seat.prompt_tokens for seat in seats] == [0.0] * 3, "nobody asked"
+    opened(lane, 1, None).release()
+    lane.housekeep()
+    assert seats[1].guessed, "once a second"
+    clock.advance(1.1)
+    lane.housekeep()
+    assert [seat.hold_ns for seat in seats] == [8_000_000_000, 8_000_000_000, 10_000_000_000]
+    assert [seat.prompt_tokens for seat in seats] == [1000.0, 1001.0, 0.0]
+    assert not seats[1].guessed
+    late = lane.seat("another name", "127.0.0.1", 9002)
+    assert (late.hold_ns, late.prompt_tokens) == (6_000_000_000, 1002.0), "a new one by its own record"
+    lane.close()
+    writer.close()
 
 
 def test_an_add_that_comes_in_the_middle_of_another_is_not_lost(
@@ -576,7 +784,7 @@ def test_an_exception_out_of_a_signal_handler_leaks_nothing(lane: Lane, clock: C
     lane.housekeep()
     assert lane.outstanding() == 0
     assert cells(lane) == [0, 0, 0]
-    for kind in (Natural.OUTSTANDING, Natural.PROMPT_TOKENS, Natural.KV_TOKENS, Natural.HELD):
+    for kind in list(Natural)[:NATURAL_LEVELS]:
         assert natural(lane, kind, 0) == 0
 
 

@@ -54,6 +54,7 @@ def test_every_mark_stands_in_the_page_with_its_value(mark: Mark) -> None:
         "MARK_FLOOR",
         "MARK_BAND",
         "DISPATCH_LIMIT",
+        "PRICE_LIMIT",
         "PROMPT_TOKENS_LIMIT",
         "LANE_LOCKS",
         "REGISTRY_LOCK",

@@ -109,7 +109,10 @@ def test_absent_not_ready_foreign_and_truncated_are_told_apart(tmp_path: Path) -
     path.unlink()
     size = make(str(path)).geometry.total_size
     os.truncate(path, size - 4096)
-    with pytest.raises(TableTruncated, match=f"{size - 4096} of {size}"):
+    with pytest.raises(TableTruncated, match=f"{size - 4096} of {size} bytes: a copy that was not finished"):
+        opening()
+    Location.parse(str(path)).lock_path.touch()
+    with pytest.raises(TableTruncated, match=f"{size - 4096} of {size} bytes: restart the monitor"):
         opening()
 
 

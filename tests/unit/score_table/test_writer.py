@@ -12,7 +12,7 @@ import pytest
 from score_table.errors import MonitorRunning, TableCreateFailed, TableIncompatible
 from score_table.identity import Identity, Prices
 from score_table.lane import Lane
-from score_table.layout import Geometry, State
+from score_table.layout import NATURAL_LEVELS, Geometry, Natural, State
 from score_table.location import Location
 from score_table.records import SAMPLE_FIELDS, SCORE_PARTS, Detail, read_detail, write_detail
 from score_table.removal import remove_table
@@ -150,7 +150,32 @@ def test_a_slot_is_reusable_only_when_no_lane_counts_there(table_name: str) -> N
     assert not writer.slot_reusable(1)
     guard.release()
     assert writer.slot_reusable(1)
+    for kind in list(Natural)[:NATURAL_LEVELS]:
+        attached = lane.attached
+        assert attached is not None
+        attached.claim.naturals[kind][1] = 1
+        assert not writer.slot_reusable(1), kind
+        attached.claim.naturals[kind][1] = 0
     lane.close()
+    writer.close()
+
+
+def test_the_tokens_of_requests_that_do_not_tell_are_read_of_all_lanes(table_name: str) -> None:
+    writer = make_table(table_name, 2)
+    lanes = [Lane(table_name), Lane(table_name)]
+    guards = []
+    for lane in lanes:
+        lane.attach()
+        guards += [opened(lane, instance_id(1), None), opened(lane, instance_id(1), 220)]
+    naturals = writer.naturals()
+    assert naturals.guessed[:2].tolist() == [0, 440]
+    assert naturals.kv_tokens[:2].tolist() == [0, 880]
+    assert (naturals.dispatched[1], naturals.ended[1], naturals.suspects[1]) == (4, 0, 0)
+    for guard in guards:
+        guard.release()
+    assert writer.naturals().guessed[:2].tolist() == [0, 0]
+    for lane in lanes:
+        lane.close()
     writer.close()
 
 
@@ -189,10 +214,8 @@ def test_what_does_not_fit_an_identity_block_is_refused_by_name(table_name: str)
     writer.close()
 
 
-def test_prices_are_bounded_so_that_no_dispatch_costs_more_than_the_limit() -> None:
-    bounded = Prices(1024, 1e9, 5.0).bounded()
-    longest = round(bounded.request) + round(bounded.prompt_token * 2**18) + round(bounded.kv_token * 2**18)
-    assert longest <= 2**20
+def test_prices_are_bounded_one_by_one() -> None:
+    assert Prices(1e9, 1e9, 5.0).bounded() == Prices(2**19, 1024, 5.0)
     assert Prices(1024, 3.072, 0.0512).bounded() == Prices(1024, 3.072, 0.0512)
 
 
