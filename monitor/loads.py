@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from monitor.counts import Counts
 from monitor.estimate.kv import KvView, kv_demand
+from monitor.estimate.others import correction
 from monitor.fleet import Fleet
 from monitor.pools import Pool
 from monitor.scores.base import Loads, requests
@@ -48,7 +49,11 @@ def loads_of(pool: Pool, fleet: Fleet, lanes: Lanes, known: BoolArray, mono_ns: 
     """Arrays over the slots of ``pool``; ``known`` says of all slots whether their sample is believed."""
     polled, at, means = fleet.polled, pool.at, pool.means
     known, own = known[at], lanes.own[at]
-    others = np.maximum(fleet.others.now(at, known, mono_ns), -lanes.steady[at])
+    others = fleet.others.now(at, known, mono_ns)
+    answered = correction(own[known], others[known])
+    if answered:
+        others = others + answered * fleet.others.change(at, known)
+    others = np.maximum(others, -lanes.steady[at])
     n_requests = requests(own, others)
     believed = fleet.up[at] & ~fleet.frozen[at]
     view = KvView(

@@ -2,12 +2,18 @@
 
 ::
 
-    others = EMA_tau(polled running + waiting - (own - held) at that poll)     signed, tau = max(10 s, 3 polls)
+    slow   = EMA_tau(polled running + waiting - (own - held) at that poll)     signed, tau = max(10 s, 3 polls)
+    recent = the same with tau = max(2 s, 1 poll)
+    others = slow + s*(1 - s) * (recent - slow)           s = own / (own + slow), summed over the pool
 
 Held requests failed: the engine does not have them, so they are no part of what is its own there. Polls come
 irregularly, so a step weighs ``1 - exp(-dt/tau)``. The value in use is never a stale one: where nothing is
 known now, it is the fleet's median, and the low-pass goes on from there. (A newcomer that started at its own
 empty queue instead would draw the traffic of every host at once.)
+
+What has changed lately all hosts see alike and correct at once, so each may correct its share s of it and no more:
+with the whole of it k hosts would overshoot k times. And a host that is alone (s = 1) has nothing to learn from
+polls: all that changes is in its lanes, and gauges that lag would only make it forget what it has just sent.
 """
 
 from __future__ import annotations
@@ -26,6 +32,7 @@ BoolArray = NDArray[np.bool_]
 
 TAU_FLOOR_S = 10.0
 TAU_POLLS = 3.0
+RECENT_FLOOR_S = 2.0
 #: Time constant with which the last values fade while nothing at all is known of the fleet.
 FADE_S = 60.0
 
@@ -33,6 +40,19 @@ FADE_S = 60.0
 def tau_s(interval_s: float) -> float:
     """The low-pass's time constant in seconds for an instance polled every ``interval_s``."""
     return max(TAU_FLOOR_S, TAU_POLLS * interval_s)
+
+
+def recent_tau_s(interval_s: float) -> float:
+    """The same for the recent value."""
+    return max(RECENT_FLOOR_S, interval_s)
+
+
+def correction(own: FloatArray, slow: FloatArray) -> float:
+    """The share of a recent change that this host answers to, 0..1/4; arrays over the known slots of a pool."""
+    ours = float(own.sum())
+    everything = float(np.maximum(own + slow, 0.0).sum())
+    share = min(ours / everything, 1.0) if everything > 0.0 else 1.0
+    return share * (1.0 - share)
 
 
 def low_pass(value: float, sample: float, dt_s: float, tau_s: float) -> float:
@@ -45,6 +65,7 @@ class Others:
 
     def __init__(self, capacity: int) -> None:
         self._value = np.zeros(capacity)
+        self._recent = np.zeros(capacity)
         self._in_use = np.zeros(capacity)
         self._seeded = np.zeros(capacity, dtype=np.bool_)
         self._jumped = np.zeros(capacity, dtype=np.bool_)
@@ -52,7 +73,7 @@ class Others:
 
     def clear(self, slot: int) -> None:
         """Forget the slot; what was in use for it is until the next tick."""
-        self._value[slot] = 0.0
+        self._value[slot] = self._recent[slot] = 0.0
         self._seeded[slot] = self._jumped[slot] = False
         self._at_ns[slot] = 0
 
@@ -65,7 +86,7 @@ class Others:
 
     def restore(self, slot: int, value: float, mono_ns: int) -> None:
         """Go on from ``value``, which an earlier monitor left in the table."""
-        self._value[slot] = self._in_use[slot] = value
+        self._value[slot] = self._recent[slot] = self._in_use[slot] = value
         self._seeded[slot] = True
         self._jumped[slot] = False
         self._at_ns[slot] = mono_ns
@@ -89,18 +110,26 @@ class Others:
         dt_s = (mono_ns - int(self._at_ns[slot])) / 1e9
         seeded = bool(self._seeded[slot])
         if self._jumped[slot] or (cold and not seeded):
-            value = foreign
+            value = recent = foreign
         elif not seeded or dt_s > gap_s:
-            value = low_pass(float(self._in_use[slot]), foreign, interval_s, tau_s(interval_s))
+            before = float(self._in_use[slot])
+            value = low_pass(before, foreign, interval_s, tau_s(interval_s))
+            recent = low_pass(before, foreign, interval_s, recent_tau_s(interval_s))
         else:
             value = low_pass(float(self._value[slot]), foreign, dt_s, tau_s(interval_s))
+            recent = low_pass(float(self._recent[slot]), foreign, dt_s, recent_tau_s(interval_s))
+        self._recent[slot] = recent
         self._value[slot] = self._in_use[slot] = value
         self._seeded[slot] = True
         self._jumped[slot] = False
         self._at_ns[slot] = mono_ns
 
+    def change(self, at: Selection, known: BoolArray) -> FloatArray:
+        """How far the recent value of the slots ``at`` is from the slow one; 0 where not ``known``."""
+        return np.where(known, self._recent[at] - self._value[at], 0.0)
+
     def now(self, at: Selection, known: BoolArray, mono_ns: int) -> FloatArray:
-        """What is in use for the slots ``at``: their own value, where not ``known`` the median of the known.
+        """The slow value in use for the slots ``at``: their own one, where not ``known`` the median of the known.
 
         Where none is known the last values stay, fading.
         """

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.estimate.others import FADE_S, Others, low_pass, tau_s
+from monitor.estimate.others import FADE_S, Others, correction, low_pass, tau_s
 from monitor.estimate.typical import median
 
 START_NS = 1000 * 10**9
@@ -51,6 +51,40 @@ def test_a_step_weighs_by_the_time_since_the_last_one() -> None:
     assert fleet.now(True) == [pytest.approx(first)]
     fleet.sample(0, 10.0, after_s=3.0)
     assert fleet.now(True) == [pytest.approx(10.0 - (10.0 - first) * math.exp(-0.3))]
+
+
+def test_what_has_changed_lately_is_told_apart() -> None:
+    fleet = Fleet()
+    fleet.sample(0, 10.0, cold=True)
+    fleet.sample(1, 10.0, cold=True)
+    fleet.sample(0, 0.0, after_s=1.0)
+    recent, slow = 10 * math.exp(-1 / 2), 10 * math.exp(-1 / 10)
+    known = np.array([True, True])
+    assert fleet.others.change(slice(0, 2), known).tolist() == [pytest.approx(recent - slow), 0.0]
+    assert fleet.others.change(slice(0, 2), ~known).tolist() == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("own", "slow", "expected"),
+    [
+        # Alone: nothing to learn from polls.
+        ([40.0, 40.0], [0.0, 0.0], 0.0),
+        ([40.0, 40.0], [-3.0, 3.0], 0.0),
+        # One of four like hosts, one of a hundred, and one that sends nothing.
+        ([10.0, 10.0], [30.0, 30.0], 3 / 16),
+        ([1.0, 1.0], [99.0, 99.0], 0.0099),
+        ([0.0, 0.0], [50.0, 20.0], 0.0),
+        # Nobody has anything there.
+        ([0.0], [0.0], 0.0),
+        ([], [], 0.0),
+        # Leaked counts: more own ones than there are.
+        ([50.0], [-20.0], 0.0),
+    ],
+)
+def test_a_host_answers_to_its_share_of_a_change(
+    own: list[float], slow: list[float], expected: float
+) -> None:
+    assert correction(np.array(own), np.array(slow)) == pytest.approx(expected)
 
 
 @settings(deadline=None)

@@ -117,7 +117,8 @@ def test_others_move_slowly_and_own_ones_at_once() -> None:
     rig.sample("a", load=0)
     rig.table.dispatch(rig.slot("a"), 2)
     rig.tick()
-    assert rig.detail("a").requests == pytest.approx(2 + 10 * DECAY)
+    slow, recent, share = 10 * DECAY, 10 * math.exp(-1 / 2), 2 / (2 + 10 * DECAY)
+    assert rig.detail("a").requests == pytest.approx(2 + slow + share * (1 - share) * (recent - slow))
 
 
 def test_paced_traffic_leaves_no_instance_better_than_an_idle_one() -> None:
