@@ -3,13 +3,16 @@
 ::
 
     demand    = (own told KV tokens + prompt_tokens * others + generated_tokens * n) / capacity
-    corrected = polled usage + (prompt_tokens * polled waiting
+    corrected = polled usage + (2 * prompt_tokens * polled waiting
                                 + own KV tokens now - own KV tokens at that poll) / capacity
     k         = max(demand, corrected)
 
 ``demand`` knows how long the prompts in the queue are, where their proxies told; ``corrected`` sees what others
 hold. A polled usage alone would be the same for every pick between two polls, and with the weight it needs all
 hosts would run to the same instance.
+
+A prompt that waits is longer than most, because long ones are what does not fit: twice the mean, which is the mean
+of exponential lengths weighted by length.
 
 Tokens of requests that did not tell (*guessed* ones, at the mean each) are no part of ``demand`` where the usage is
 polled: an instance that has many short prompts would look full by the mean, and one full of long ones no fuller.
@@ -27,6 +30,8 @@ from monitor.estimate.typical import median
 FloatArray = NDArray[np.float64]
 BoolArray = NDArray[np.bool_]
 
+#: Length of a prompt that waits, in means.
+WAITING_LENGTH = 2.0
 #: Above this a demand says nothing more, and every mode clamps long before.
 MOST = 1e6
 
@@ -66,7 +71,7 @@ def kv_demand(
     # The rows are not read as one: a guess may be there a moment before its tokens.
     told = np.maximum(view.own_tokens - np.where(polled, view.guessed, 0.0), 0.0)
     demand = np.maximum((told + prompt_tokens * view.others + generated_tokens * view.n) / capacity, 0)
-    queue = np.where(np.isfinite(view.waiting), prompt_tokens * view.waiting, 0.0)
+    queue = np.where(np.isfinite(view.waiting), WAITING_LENGTH * prompt_tokens * view.waiting, 0.0)
     since = queue + view.own_tokens - view.tokens_at_poll
     delta = np.where(sized, since / capacity, 0.0)
     corrected = np.maximum(np.where(polled, view.usage, 0.0) + delta, 0.0)

@@ -50,8 +50,8 @@ def test_what_engines_say_is_in_the_table(monitor: Start) -> None:
         assert (one.engine, one.url) == ("vllm", first.url)
         assert (one.inflight, one.running, one.waiting, one.kv_usage) == (9.0, 6.0, 3.0, 0.25)
         assert (one.own, one.others, one.estimated) == (0.0, 9.0, False)
-        # n + 1, and 5 k/(1-k) for the demand of (220 + 120) * 9 tokens of 64,000, below the polled usage.
-        one = running.wait_for("one", score=pytest.approx(10 + 5 * 0.26031 / 0.73969, abs=0.01))
+        # n + 1, and 5 k/(1-k) for the polled usage and 2 * 220 tokens of 64,000 for each that waited.
+        one = running.wait_for("one", score=pytest.approx(10 + 5 * 0.27063 / 0.72937, abs=0.01))
         assert one.age_s is not None
         assert 0 <= one.age_s < START_S
         first.says(num_requests_waiting=0)

@@ -53,10 +53,10 @@ def test_a_higher_polled_usage_wins_and_follows_the_own_tokens_since() -> None:
     assert demand({"usage": 0.4, "own_tokens": 1000.0, "tokens_at_poll": 4000.0}) == [pytest.approx(0.37)]
 
 
-def test_what_waits_in_the_queue_is_in_no_polled_usage_and_is_added_at_the_mean() -> None:
-    # 0.40 + (220*25 + 9000 - 4000) / 100000
+def test_what_waits_in_the_queue_is_in_no_polled_usage_and_is_added_at_twice_the_mean() -> None:
+    # 0.40 + (2*220*25 + 9000 - 4000) / 100000
     slot = {"usage": 0.4, "waiting": 25.0, "own_tokens": 9000.0, "tokens_at_poll": 4000.0}
-    assert demand(slot) == [pytest.approx(0.505)]
+    assert demand(slot) == [pytest.approx(0.56)]
     assert demand({**slot, "waiting": NAN}) == [pytest.approx(0.45)]
     assert demand({**slot, "capacity": NAN}) == [pytest.approx(0.4)]
 
