@@ -159,12 +159,14 @@ class Fleet:
         book.ways_to_fail.clear()
         book.repeats.counted(HealthEvent.SAMPLE)
         self.pools.at(slot).means.sampled(sample.qps_1m, rates.mean_prompt_tokens, rates.throughput, mono_ns)
-        self.speed.sampled(slot, sample.running, sample.throughput, mono_ns)
         counts = self._counts
         open_here, ended_here = (
             (int(counts.outstanding[slot] - counts.held[slot]), int(counts.ended[slot])) if counts else (0, 0)
         )
         frozen = book.frozen.judge(reading, sample.inflight, mono_ns, open_here, ended_here)
+        # An answer that stands still at some work says nothing of the time that it takes.
+        if book.frozen.moved or not sample.running:
+            self.speed.sampled(slot, sample.running, sample.throughput, mono_ns)
         if frozen and not self.frozen[slot]:
             log.warning(
                 "%s: claims %g requests (this host has %d there) but nothing in its answers has moved for %g s; "

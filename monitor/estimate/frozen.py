@@ -29,6 +29,8 @@ class Frozen:
         self._seen: tuple[object, ...] = ()
         self._since_ns = 0
         self._ended_before = 0
+        #: Whether the reading judged last told anything that the one before did not.
+        self.moved = False
         #: Seconds after which what was judged last is no longer believed.
         self.after_s = FROZEN_AFTER_S
 
@@ -47,7 +49,8 @@ class Frozen:
         )
         self.after_s = COUNTS_FROZEN_AFTER_S if moving == (None, None, ()) else FROZEN_AFTER_S
         seen = (reading.running, reading.waiting, reading.inflight, *moving)
-        if seen != self._seen:
+        self.moved = seen != self._seen
+        if self.moved:
             self._seen = seen
             self._since_ns, self._ended_before = mono_ns, ended_here
             return False

@@ -727,3 +727,18 @@ def test_a_tick_needs_nothing_but_a_table_and_a_fleet() -> None:
     rig = Rig(config("a"))
     ticker = Ticker(rig.table, rig.fleet)
     assert ticker.tick(rig.now_ns, rig.now_ns) == []
+
+
+def test_an_answer_that_stands_still_at_some_work_says_nothing_of_the_speed() -> None:
+    """Until it is no longer believed, frozen gauges must not send a whole fleet's traffic elsewhere."""
+    rig = Rig(config("a", "b", "c"))
+    for second in range(45):
+        rig.after(1.0)
+        for name in "abc":
+            frozen = name == "a" and second > 20
+            tokens = 500.0 * (20 if frozen else second)
+            running = 10.0 if frozen else 10.0 + second % 2
+            rig.sample(name, running=running, waiting=0.0, counters={"generated_tokens": {b"": tokens}})
+        rig.tick()
+    assert [rig.detail(name).speed for name in "abc"] == [1.0, 1.0, 1.0]
+    assert not rig.fleet.frozen[0]
