@@ -114,6 +114,9 @@ def _work(connection: Connection, others: Sequence[Connection], parent: int) -> 
                 connection.send((outcome, time.process_time() - began))
     except (EOFError, KeyboardInterrupt, BrokenPipeError, ConnectionResetError):
         return
+    finally:
+        # What an interrupt left between the making of a table and the note of it; nobody else may be there to do it.
+        remove_tables_of(os.getpid())
 
 
 def _stop(*_: object) -> None:

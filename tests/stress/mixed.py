@@ -30,8 +30,18 @@ _LETTERS = "abcdefghijklmnopqrstuvwxyz"
 def _detail(number: int, rng: random.Random) -> Detail:
     text = "".join(rng.choices(_LETTERS, k=rng.randrange(1, 280)))
     numbers: dict[str, Any] = {name: rng.random() * 1000 for name in SAMPLE_FIELDS}
-    times = [rng.getrandbits(63) for _ in range(5)]
-    return Detail(number, rng.choice(STATES), text, f"e{number}", bool(number & 1), *times, **numbers)
+    counts = ("sample_boot_ns", "failure_boot_ns", "failures", "dispatched", "ended")
+    return Detail(
+        generation=number,
+        state=rng.choice(STATES),
+        reason=text,
+        engine=f"e{number}",
+        mode=text[:40],
+        pool=text[-100:],
+        estimated=bool(number & 1),
+        **{name: rng.getrandbits(63) for name in counts},
+        **numbers,
+    )
 
 
 def _identity(number: int, rng: random.Random) -> Identity:
