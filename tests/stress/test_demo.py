@@ -223,7 +223,8 @@ def test_a_terminal_shows_a_live_view_and_its_hangup_leaves_nothing(home: Path) 
 
 # Shows a command on a terminal of its own until a second frame was drawn over the first, and hangs up.
 _TERMINAL = """
-import os, pty, sys
+import os, pty, signal, sys
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may ignore it, and that is inherited
 pid, terminal = pty.fork()
 if pid == 0:
     os.execv(sys.argv[1], sys.argv[1:])
