@@ -18,6 +18,8 @@ _LEAST_NS, _MOST_NS = 50_000_000, 120_000_000_000
 
 #: The record of a slot, ``None`` where there is none.
 Record = Callable[[int], "Detail | None"]
+#: The tags of an instance.
+Kind = frozenset[tuple[str, str]]
 
 
 def hold_ns(records: Iterable[Detail]) -> int:
@@ -35,27 +37,44 @@ def hold_ns(records: Iterable[Detail]) -> int:
     return int(min(_MOST_NS, max(_LEAST_NS, inflight / rate * 1e9))) if rate else UNKNOWN_NS
 
 
-def expect(seats: Iterable[Seat], holders: Mapping[int, Identity], record: Record) -> None:
-    """Set ``hold_ns`` and ``prompt_tokens`` of ``seats``, all with a slot in ``holders``, where a seat of the same tags
-    is ``guessed``; that is cleared. A length that no record tells stays as it was."""
-    kinds: dict[frozenset[tuple[str, str]], list[tuple[Seat, int]]] = {}
-    for seat in seats:
-        slot = seat.slot
-        if slot is not None and slot in holders:
-            kinds.setdefault(frozenset(holders[slot].tags.items()), []).append((seat, slot))
-    for kind in kinds.values():
-        if any(seat.guessed for seat, _ in kind):
-            _expect_alike(kind, holders, record)
+class Expected:
+    """What is expected at the seats of one process, learned from the records of the instances that they stand for."""
+
+    def __init__(self) -> None:
+        self._hold_ns: dict[Kind, int] = {}
+
+    def learn(self, seats: Iterable[Seat], holders: Mapping[int, Identity], record: Record) -> None:
+        """Set ``hold_ns`` and ``prompt_tokens`` of ``seats``, all with a slot in ``holders``, where a seat of the same
+        tags is ``guessed``; that is cleared. A length that no record tells stays as it was."""
+        kinds: dict[Kind, list[tuple[Seat, int]]] = {}
+        for seat in seats:
+            slot = seat.slot
+            if slot is not None and slot in holders:
+                kinds.setdefault(_kind(holders[slot]), []).append((seat, slot))
+        learned = {
+            kind: _learn_alike(alike, holders, record)
+            for kind, alike in kinds.items()
+            if any(seat.guessed for seat, _ in alike)
+        }
+        known = {kind: hold for kind, hold in self._hold_ns.items() if kind in kinds}
+        self._hold_ns = known | learned
+
+    def begin(self, seat: Seat, slot: int, holders: Mapping[int, Identity], record: Record) -> None:
+        """Set both of a new seat, by its own record; the hold time is that of its kind where this is known.
+
+        What a newcomer says of itself is nothing at first, and it gets many requests then.
+        """
+        hold = _learn_alike([(seat, slot)], holders, record)
+        seat.hold_ns = self._hold_ns.get(_kind(holders[slot]), hold)
 
 
-def begin(seat: Seat, slot: int, holders: Mapping[int, Identity], record: Record) -> None:
-    """Set both of a new seat, by its own record alone."""
-    _expect_alike([(seat, slot)], holders, record)
+def _kind(holder: Identity) -> Kind:
+    return frozenset(holder.tags.items())
 
 
-def _expect_alike(kind: Sequence[tuple[Seat, int]], holders: Mapping[int, Identity], record: Record) -> None:
+def _learn_alike(alike: Sequence[tuple[Seat, int]], holders: Mapping[int, Identity], record: Record) -> int:
     records: dict[int, Detail] = {}
-    for seat, slot in kind:
+    for seat, slot in alike:
         seat.guessed = False
         found = record(slot)
         # Not that of a former holder.
@@ -63,5 +82,6 @@ def _expect_alike(kind: Sequence[tuple[Seat, int]], holders: Mapping[int, Identi
             records[slot] = found
             seat.prompt_tokens = found.prompt_tokens
     expected = hold_ns(records.values())
-    for seat, _ in kind:
+    for seat, _ in alike:
         seat.hold_ns = expected
+    return expected

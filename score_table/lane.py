@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from weakref import WeakValueDictionary
 
-from score_table import expected
 from score_table.attachment import Attached, Attachment, Proposal
 from score_table.errors import TableError
+from score_table.expected import Expected
 from score_table.identity import Directory, Prices
 from score_table.ledger import Ledger, Seat, ledger_class
 from score_table.ledger.rules import Settled
@@ -58,6 +58,7 @@ class Lane:
         self._seats: WeakValueDictionary[tuple[str, str | None, int | None], Seat] = WeakValueDictionary()
         #: The URL of each seat when it last had a slot; also of seats that nobody needs any more, for a while.
         self._places: dict[tuple[str, str | None, int | None], str] = {}
+        self._expected = Expected()
         self._changing = threading.RLock()  #: which table is in use; held for microseconds
         self._caring = threading.Lock()
         self._closed = False
@@ -105,7 +106,7 @@ class Lane:
                     seat.settle(attached.version, slot, *prices)
                     if slot is not None:
                         record = partial(read_detail, attached.segment)
-                        expected.begin(seat, slot, attached.directory.holders, record)
+                        self._expected.begin(seat, slot, attached.directory.holders, record)
                 seat = self._seats.setdefault(where, seat)
         return seat
 
@@ -228,7 +229,7 @@ class Lane:
     def _expect(self, attached: Attached, seats: Iterable[Seat]) -> None:
         """What a request takes now, for instances like those that lately got one which did not tell."""
         settled = [seat for seat in seats if seat.version == attached.version]
-        expected.expect(settled, attached.directory.holders, partial(read_detail, attached.segment))
+        self._expected.learn(settled, attached.directory.holders, partial(read_detail, attached.segment))
 
     def _audit(self) -> None:
         """Put the own rows right, should they not say what is open. They always do, unless somebody else wrote

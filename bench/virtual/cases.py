@@ -41,6 +41,8 @@ LONG = (
 )
 #: Ways to use the product that must not be far worse than round robin whatever happens.
 HARDENED = (*OTHER_MODES, "count", "power_of_two", "select", "blind", "tick_50ms")
+#: Of these the ones whose figures come near the limit for it, which one seed alone may miss or meet by chance.
+CLOSE = ("select",)
 #: Overload limits: of requests that wait, of the KV cache.
 LIMITS = ("limit_waiting", "limit_kv")
 #: Fast, half as fast and faster by half.
@@ -101,8 +103,13 @@ def faults(effort: Effort) -> dict[str, Scenario]:
 
 
 def shortened(effort: Effort) -> Effort:
-    """For settings and faults tried crosswise: many runs, one seed each, for a coarse limit."""
+    """For settings and faults tried crosswise: many runs, see :func:`crosswise_seeds`."""
     return replace(effort, duration=effort.short)
+
+
+def crosswise_seeds(effort: Effort, setting: str) -> tuple[int, ...]:
+    """With which seeds that setting is tried under faults."""
+    return effort.steady_seeds() if setting in CLOSE else (1,)
 
 
 def corners(effort: Effort) -> dict[str, tuple[Scenario, tuple[str, ...]]]:

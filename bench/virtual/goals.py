@@ -167,7 +167,10 @@ def hardships(effort: Effort) -> list[Ratio]:
     ]
     short = cases.shortened(effort)
     for scenario in (cases.peaceful(short), *cases.faults(short).values()):
-        found += [ratio(scenario, setting, ROUND_ROBIN, (1,)) for setting in cases.HARDENED]
+        found += [
+            ratio(scenario, setting, ROUND_ROBIN, cases.crosswise_seeds(short, setting))
+            for setting in cases.HARDENED
+        ]
     for scenario, settings in cases.corners(short).values():
         found += [ratio(scenario, setting, ROUND_ROBIN, (1,)) for setting in settings]
     return found

@@ -98,7 +98,13 @@ def crosswise(effort: Effort) -> Table:
     short = cases.shortened(effort)
     situations = {"nothing": cases.peaceful(short), **cases.faults(short)}
     rows = tuple(
-        Row(label, tuple(ratio(scenario, setting, ROUND_ROBIN, (1,)) for setting in cases.HARDENED))
+        Row(
+            label,
+            tuple(
+                ratio(scenario, setting, ROUND_ROBIN, cases.crosswise_seeds(effort, setting))
+                for setting in cases.HARDENED
+            ),
+        )
         for label, scenario in situations.items()
     )
     return Table(f"p99 TTFT / {ROUND_ROBIN}, other settings in trouble", cases.HARDENED, rows)

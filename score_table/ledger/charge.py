@@ -32,6 +32,7 @@ class PlainSeat:
         "prices",
         "prompt_tokens",
         "slot",
+        "turn",
         "units",
         "version",
     )
@@ -41,6 +42,7 @@ class PlainSeat:
         self.host = host
         self.port = port
         self.hold_ns = hold_ns
+        self.turn = 0  #: of picks that nobody ends
         self.version = 0
         self.slot: int | None = None
         self.incarnation = 0  #: grows when the id is given to another address

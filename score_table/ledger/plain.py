@@ -25,6 +25,7 @@ from score_table.ledger.charge import Charge, Phase, PlainSeat
 from score_table.ledger.guard import PlainGuard
 from score_table.ledger.rules import (
     FIRST_PROMPT_TOKENS,
+    HOLD_STEP,
     MEAN_WEIGHT,
     NOMINAL,
     PREFILL_RATE,
@@ -33,6 +34,7 @@ from score_table.ledger.rules import (
     Seat,
     Settled,
     guess,
+    held_ns,
     tokens_of,
 )
 from score_table.pick import PickCore
@@ -139,7 +141,8 @@ class PlainLedger:
         now = self._clock()
         charge = self._charge(seat, None, False, reason, now)
         self._post(self._apply_open, charge)
-        self._post_at(now + seat.hold_ns, self._apply_close, charge)
+        seat.turn = seat.turn + HOLD_STEP & 0xFFFFFFFF
+        self._post_at(now + held_ns(seat.hold_ns, seat.turn), self._apply_close, charge)
         self._post(self._apply_unguarded, charge)
 
     def picker(self, seat_of: Callable[[Any], Seat]) -> None:

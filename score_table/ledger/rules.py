@@ -25,6 +25,8 @@ FIRST_PROMPT_TOKENS = 220.0
 MEAN_WEIGHT = 1 / 64
 #: Charges that nobody holds end by time; beyond this many the oldest ends early.
 UNGUARDED_LIMIT = 65536
+#: What the turn of picks that nobody ends grows by at each seat: the golden ratio of 2^32, so that their ends are spread.
+HOLD_STEP = 0x9E3779B9
 #: Cursors of a picker. Lists that share one may push each other on.
 TURNS = 64
 #: Prices of a request at an instance that is not in the table: those of ``token_aware`` with its defaults.
@@ -63,7 +65,7 @@ class Seat(Protocol):
     def open(self) -> int:
         """Open charges, in whatever slot they count, held ones included."""
 
-    hold_ns: int  #: how long a pick that nobody ends keeps its price
+    hold_ns: int  #: how long a pick that nobody ends keeps its price on average
     prompt_tokens: float  #: taken for a request that does not tell its prompt's length; 0: unknown
     guessed: bool  #: counted such a request since somebody last cleared this
 
@@ -210,6 +212,15 @@ def guess(seat_prompt_tokens: float, mean_prompt_tokens: float) -> int:
     """The prompt length taken for a request that does not tell: what the seat says, else the running mean."""
     tokens = seat_prompt_tokens if seat_prompt_tokens > 0 else mean_prompt_tokens
     return int(min(tokens, PROMPT_TOKENS_LIMIT))
+
+
+def held_ns(hold_ns: int, turn: int) -> int:
+    """How long the pick of that turn, 0..2^32 - 1, keeps its price: ``hold_ns`` within a quarter. In C it is the same.
+
+    With one time for all, picks that came together would end together, and be followed by as many at once, again and
+    again; hosts in step would swing. Spread further, or in an order of no seat's own, the counts would follow chance.
+    """
+    return hold_ns - (hold_ns >> 2) + ((hold_ns >> 20) * (turn >> 12) >> 1)
 
 
 def tokens_of(prompt_tokens: Any) -> int | None:

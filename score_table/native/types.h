@@ -53,7 +53,8 @@ typedef struct {
     int32_t slot;     /* -1: the instance is not in the table */
     uint32_t incarnation; /* grows when the id is given to another address */
     count_prices prices;
-    int64_t hold_ns; /* how long a pick that nobody ends keeps its price */
+    int64_t hold_ns; /* how long a pick that nobody ends keeps its price on average */
+    uint32_t turn;   /* of these picks: see HOLD_STEP in ledger/rules.py */
     int64_t units;   /* outstanding here while it has no slot */
     int64_t open;    /* open charges, wherever they count */
     double prompt_tokens; /* taken for a request that does not tell its length; 0: unknown */

@@ -263,10 +263,13 @@ def test_select_holds_its_price_for_the_expected_time_there(on: Fixture) -> None
     strategy.select(on.instances[:1])
     strategy.select(on.instances[1:2])
     assert on.outstanding()[:2] == [1, 1]
-    on.now += int(3.1e9)
+    on.now += int(2.2e9)
     on.lane.housekeep()
-    assert on.outstanding()[:2] == [0, 1], "6 requests at 2 per second are 3 s; 10 s where unknown"
-    on.now += int(7e9)
+    assert on.outstanding()[:2] == [1, 1], "6 requests at 2 per second are 3 s, less a quarter at most"
+    on.now += int(1.6e9)
+    on.lane.housekeep()
+    assert on.outstanding()[:2] == [0, 1], "and a quarter more at most; 10 s where unknown"
+    on.now += int(8.8e9)
     on.lane.housekeep()
     assert on.outstanding()[:2] == [0, 0]
 
