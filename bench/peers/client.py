@@ -112,6 +112,11 @@ class Connection:
             self.usable = True
         return Record(sent - started, (first or end) - started, end - started, status, self.worker, content)
 
+    @property
+    def is_closed(self) -> bool:
+        """Whether the other side has closed it."""
+        return self._reader.at_eof() or self._writer.is_closing()
+
     def close(self) -> None:
         """Without waiting for the other side."""
         self._writer.close()
@@ -145,13 +150,7 @@ class Connections:
 
     async def ask(self, path: str, body: bytes, started: float) -> Record:
         """As :meth:`Connection.ask`."""
-        if self._idle:
-            # An idle one at random; the order of the others does not matter.
-            at = self._rng.randrange(len(self._idle))
-            self._idle[at], self._idle[-1] = self._idle[-1], self._idle[at]
-            connection = self._idle.pop()
-        else:
-            connection = await Connection.open(self._url)
+        connection = self._any_idle() or await Connection.open(self._url)
         try:
             return await connection.ask(path, body, started)
         finally:
@@ -159,6 +158,18 @@ class Connections:
                 self._idle.append(connection)
             else:
                 connection.close()
+
+    def _any_idle(self) -> Connection | None:
+        """One at random. Those that the other side has closed meanwhile, as servers do after a time, are left out."""
+        while self._idle:
+            # The order of the others does not matter.
+            at = self._rng.randrange(len(self._idle))
+            self._idle[at], self._idle[-1] = self._idle[-1], self._idle[at]
+            connection = self._idle.pop()
+            if not connection.is_closed:
+                return connection
+            connection.close()
+        return None
 
     def close(self) -> None:
         """All that are idle."""

@@ -17,7 +17,7 @@ import pytest
 from bench import gateway
 from bench.peers import nginx
 from bench.peers.arrivals import GATEWAY, HIDDEN, Planned, mixed, poisson, steady, with_burst
-from bench.peers.client import Record
+from bench.peers.client import Connections, Record
 from bench.peers.experiments import (
     BURST,
     EXPERIMENTS,
@@ -195,6 +195,31 @@ def test_a_wait_is_the_time_of_the_answer_without_its_service() -> None:
     assert found.figures["queued_p99"] == pytest.approx(15)
     assert found.figures["passing_p99"] == pytest.approx(15)
     assert found.figures["workers"] == {"w": 3}
+
+
+def test_a_connection_that_the_gateway_has_closed_meanwhile_is_not_sent_on() -> None:
+    """As servers do with one that was idle for long: no request is lost with it."""
+
+    async def answers_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async def sent() -> list[int]:
+        server = await asyncio.start_server(answers_once, "127.0.0.1", 0)
+        pool = Connections(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", random.Random(1))
+        found = []
+        for _ in range(3):
+            found.append((await pool.ask("/", b"", 0.0)).status)
+            await wait_until_async(
+                lambda: all(idle.is_closed for idle in pool._idle), what="the other end's close"
+            )
+        pool.close()
+        server.close()
+        return found
+
+    assert asyncio.run(sent()) == [200, 200, 200]
 
 
 def test_a_run_with_a_late_client_does_not_count() -> None:
