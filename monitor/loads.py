@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from monitor.counts import Counts
 from monitor.estimate.kv import KvView, kv_demand
-from monitor.estimate.others import correction
+from monitor.estimate.others import correction, share_of_own
 from monitor.fleet import Fleet
 from monitor.pools import Pool
 from monitor.scores.base import Loads, requests
@@ -50,7 +50,10 @@ def loads_of(pool: Pool, fleet: Fleet, lanes: Lanes, known: BoolArray, mono_ns: 
     polled, at, means = fleet.polled, pool.at, pool.means
     known, own = known[at], lanes.own[at]
     others = fleet.others.now(at, known, mono_ns)
-    answered = correction(own[known], others[known])
+    share = share_of_own(own[known], others[known])
+    # Who has nothing there moves nothing: it may follow the polls as one that is alone.
+    fleet.others.shared(at, share or 1.0)
+    answered = correction(share)
     if answered:
         others = others + answered * fleet.others.change(at, known)
     others = np.maximum(others, -lanes.steady[at])

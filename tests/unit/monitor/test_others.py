@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from monitor.estimate.others import FADE_S, Others, correction, low_pass, tau_s
+from monitor.estimate.others import FADE_S, Others, correction, low_pass, share_of_own, tau_s
 from monitor.estimate.typical import median
 
 START_NS = 1000 * 10**9
@@ -32,8 +32,31 @@ class Fleet:
         return self.others.now(at, np.array(known, dtype=np.bool_), self.now_ns).tolist()
 
 
-def test_the_time_constant_is_ten_seconds_or_three_polls() -> None:
-    assert (tau_s(0.05), tau_s(1.0), tau_s(10 / 3), tau_s(20.0)) == (10.0, 10.0, 10.0, 60.0)
+def test_the_time_constant_of_a_host_alone_is_ten_seconds_or_three_polls() -> None:
+    assert [tau_s(each, 1.0) for each in (0.05, 1.0, 10 / 3, 20.0)] == [10.0, 10.0, 10.0, 60.0]
+
+
+def test_it_grows_with_the_number_of_hosts_that_answer_to_the_same_polls() -> None:
+    assert [tau_s(1.0, share) for share in (0.5, 1 / 4, 1 / 16, 1 / 20, 0.0)] == [
+        10.0,
+        12.0,
+        48.0,
+        60.0,
+        60.0,
+    ]
+    assert tau_s(0.05, 1 / 16) == 10.0
+
+
+def test_the_share_of_the_last_tick_is_that_of_the_next_sample() -> None:
+    fleet = Fleet()
+    fleet.sample(0, 0.0, cold=True)
+    fleet.others.shared(slice(0, 1), 1 / 16)
+    fleet.sample(0, 10.0, after_s=1.0)
+    assert fleet.now(True) == [pytest.approx(10.0 * (1 - math.exp(-1 / 48)))]
+    fleet.others.clear(0)
+    fleet.sample(0, 0.0, cold=True)
+    fleet.sample(0, 10.0, after_s=1.0)
+    assert fleet.now(True) == [pytest.approx(10.0 * (1 - math.exp(-1 / 10)))], "nothing of the last holder"
 
 
 def test_the_first_sample_of_a_cold_fleet_is_taken_as_it_is() -> None:
@@ -84,7 +107,9 @@ def test_what_has_changed_lately_is_told_apart() -> None:
 def test_a_host_answers_to_its_share_of_a_change(
     own: list[float], slow: list[float], expected: float
 ) -> None:
-    assert correction(np.array(own), np.array(slow)) == pytest.approx(expected)
+    share = share_of_own(np.array(own), np.array(slow))
+    assert 0.0 <= share <= 1.0
+    assert correction(share) == pytest.approx(expected)
 
 
 @settings(deadline=None)
