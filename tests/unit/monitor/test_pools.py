@@ -64,7 +64,7 @@ def test_a_pool_that_has_all_instances_is_as_good_as_none(score: str) -> None:
 
 def test_the_parts_of_all_pools_land_in_their_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     # The host's share of all requests is that of each pool; it is not what this is about.
-    monkeypatch.setattr(loads_module, "correction", lambda share: 0.0)
+    monkeypatch.setattr(loads_module, "share_of_own", lambda own, slow: 1.0)
     rig = Rig(both())
     drive(rig)
     plain = Rig(pooled())
