@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,12 +50,12 @@ class Pool:
         #: The largest weight in it: the shares of the others are relative to that.
         self.heaviest = 1.0
 
-    @property
+    @cached_property
     def tags(self) -> frozenset[tuple[str, str]]:
         """By which its instances are known; empty for the one that has the rest."""
         return frozenset(self._config.tags.items() if self._config else ())
 
-    @property
+    @cached_property
     def text(self) -> str:
         """Its tags as they are written, in order of their keys; empty for the one that has the rest."""
         return "+".join(f"{key}={value}" for key, value in sorted(self.tags))

@@ -29,6 +29,7 @@ import struct
 import zlib
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 
 MAGIC = int.from_bytes(b"LOADBRD\x01", "little")
 LAYOUT_MAJOR = 1
@@ -373,23 +374,23 @@ class Geometry:
         """An odd number of cache lines, so that the cells of one slot do not share one cache set."""
         return _round_up(4 * self.slots, CACHE_LINE) | CACHE_LINE
 
-    @property
+    @cached_property
     def naturals_offset(self) -> int:
         return self.matrix_offset + self.rows * self.matrix_stride
 
-    @property
+    @cached_property
     def naturals_stride(self) -> int:
         return _round_up(8 * self.slots, CACHE_LINE)
 
-    @property
+    @cached_property
     def lane_blocks_offset(self) -> int:
         return self.naturals_offset + self.lanes * len(Natural) * self.naturals_stride
 
-    @property
+    @cached_property
     def identities_offset(self) -> int:
         return self.lane_blocks_offset + self.lanes * LANE_BLOCK_SIZE
 
-    @property
+    @cached_property
     def details_offset(self) -> int:
         return self.identities_offset + self.slots * IDENTITY_SIZE
 
